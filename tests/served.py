@@ -20,9 +20,9 @@ def a_bind(token: str | None = None) -> Bind:
 
 
 @contextmanager
-def listening(app: ASGIApp, bind: Bind) -> Iterator[str]:
+def listening(app: ASGIApp, bind: Bind, **patience: float) -> Iterator[str]:
     """The base address while the application is served."""
-    server = uvicorn.Server(configured(app, bind))
+    server = uvicorn.Server(configured(app, bind, **patience))
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
     while not server.started:

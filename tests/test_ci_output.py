@@ -169,32 +169,47 @@ OBEYED = re.compile(r"^\s*::|##\w*\[", re.MULTILINE)
 ANNOTATION = re.compile(r"::(error|warning|notice) (file=[^:]*,)?title=")
 
 
+ONE_AFTER_THE_OTHER = """
+import json, sys
+from flatline.cli import main
+for words in json.loads(sys.argv[1]):
+    sys.argv = ["flatline", *words]
+    try:
+        main()
+    except SystemExit:
+        pass
+"""
+
+
 @pytest.mark.parametrize("width", ["20", "100"])
 def test_no_line_that_a_log_or_an_error_quotes_is_obeyed_by_the_runner(tmp_path, width):
     every = "\n".join(f"x {one}\n  {one}" for one in COMMANDS)
     named = [{"step": n, "reward": 0.5, every: n, **dict.fromkeys(COMMANDS, n)} for n in range(6)]
     (tmp_path / "log.jsonl").write_text("\n".join(map(json.dumps, [*named, every, [every]])))
-    for arguments in (
+    annotated = [
         ["diagnose", "log.jsonl", "--github"],
         ["diagnose", "log.jsonl", "--github", "--json"],
+    ]
+    others = [
         ["show", "log.jsonl"],
         ["query", "log.jsonl", f"SELECT '{every}' AS \"{every}\""],
         ["query", "log.jsonl", every],
         ["diagnose", f"no\n{every}"],
-    ):
+    ]
+    for commands in ([annotated[0]], [annotated[1]], others):
         done = subprocess.run(
-            [sys.executable, "-c", "from flatline.cli import main; main()", *arguments],
+            [sys.executable, "-c", ONE_AFTER_THE_OTHER, json.dumps(commands)],
             cwd=tmp_path,
             env={**os.environ, "COLUMNS": width},
             capture_output=True,
             text=True,
-            check=False,
+            check=True,
         )
         lines = [*done.stdout.splitlines(), *done.stderr.splitlines()]
         own = [line for line in lines if ANNOTATION.match(line)]
-        assert bool(own) == ("--github" in arguments)
+        assert lines and bool(own) == (commands is not others)
         assert not [line for line in lines if OBEYED.search(line) and line not in own]
-        if "--json" in arguments:
+        if commands == [annotated[1]]:
             json.loads(done.stdout)
 
 
@@ -233,7 +248,7 @@ def test_a_checkup_hands_over_in_the_same_way(monkeypatch, tmp_path):
 
 @pytest.mark.parametrize(
     ("typed", "offered"),
-    [("flatline diag", "diagnose"), ("flatline diagnose --fail-on ", "suspect")],
+    [("flatline diagnose --fail-on ", "suspect")],
 )
 def test_the_shell_is_told_how_a_command_goes_on(typed, offered):
     words = {"COMP_WORDS": typed, "COMP_CWORD": str(len(typed.split(" ")) - 1)}

@@ -161,26 +161,6 @@ def looking(error):
     return one, one.sign, None
 
 
-def test_the_summary_names_the_first_cause_and_the_others():
-    report = report_of(hypothesis("H1", Level.FAULT), hypothesis("H2", Level.SUSPECT))
-    assert "text of H1 (H1 name-H1)" in report.summary
-    assert "Also suspected: H2 name-H2." in report.summary
-    assert report_of(hypothesis("H2", Level.SUSPECT)).summary.startswith("Suspected: ")
-
-
-def test_the_summary_says_so_when_nothing_fired_or_nothing_could_be_told():
-    told = report_of(hypothesis("H1"), hypothesis("H2", Level.UNKNOWN))
-    assert "1 of 2 causes could be tested, and none of these is present" in told.summary
-    none = report_of(hypothesis("H1", Level.UNKNOWN))
-    assert none.summary.startswith("There is not enough here to name a cause")
-    assert "None of 1 causes could be tested" in none.summary
-
-
-def test_the_summary_begins_with_what_it_comes_to_and_then_the_trend():
-    report = report_of(hypothesis("H1"), trace=healthy_trace(steps=20))
-    assert report.summary.startswith("Your run looks healthy: the reward rises. The training")
-
-
 def test_meaning_fix_and_explanations_belong_to_alarms_only():
     quiet = hypothesis("H1", Level.OK, explains=("H2",))
     quiet.meaning = quiet.fix = "something"

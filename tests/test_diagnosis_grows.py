@@ -59,7 +59,7 @@ def reads(monkeypatch, trace, look):
 
 def test_more_steps_are_hardly_read_more_often(monkeypatch):
     few, many = (
-        reads(monkeypatch, padded_run(steps, agree_from=10**6), diagnose) for steps in (16, 128)
+        reads(monkeypatch, padded_run(steps, agree_from=10**6), diagnose) for steps in (8, 64)
     )
     assert many < 2 * few, "eight times as many steps"
 
@@ -90,13 +90,10 @@ def wide_log(path, columns):
 
 
 def seconds(path):
-    """Of this process, the least of two: others on the machine make it more."""
-    taken = []
-    for _ in range(2):
-        start = time.process_time()
-        diagnose(path)
-        taken.append(time.process_time() - start)
-    return min(taken)
+    """Of this process."""
+    start = time.process_time()
+    diagnose(path)
+    return time.process_time() - start
 
 
 @pytest.mark.parametrize(("make", "size"), [(long_log, 8_000), (wide_log, 2_500)])
@@ -104,4 +101,5 @@ def test_four_times_the_log_is_no_sixteen_times_the_work(tmp_path, make, size):
     small, large = tmp_path / "small.jsonl", tmp_path / "large.jsonl"
     make(small, size)
     make(large, 4 * size)
-    assert seconds(large) < 8 * seconds(small)
+    tries = range(2)  # others on the machine may make one of them longer
+    assert any(seconds(large) < 8 * seconds(small) for _ in tries)

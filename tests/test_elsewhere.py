@@ -11,7 +11,6 @@ from trl.trainer import grpo_trainer
 from flatline.live.where import package
 from flatline.live.where.package import PARTS_OF_TRL, in_library, library_of
 from flatline.live.where.tracing import follows
-from tests.elsewhere import copy_of_trl, lines_named
 
 
 @pytest.fixture(autouse=True)
@@ -19,16 +18,6 @@ def fresh():
     yield
     in_library.cache_clear()
     package._distributions.cache_clear()
-
-
-def test_a_change_of_trl_is_named_first_in_a_fork_and_in_a_copy_inside_another_package(tmp_path):
-    vendored = "mylab.vendored.trl"
-    for name in ("trl", vendored):
-        copy_of_trl(tmp_path, name)
-    asked = {"trl": "advantages", vendored: "loss"}
-    for name, changes in lines_named(tmp_path, **asked).items():
-        for change, told in changes.items():
-            assert told["named"][:1] == [told["changed"]], (name, change)
 
 
 @pytest.fixture

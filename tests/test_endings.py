@@ -177,19 +177,6 @@ def test_facts_that_were_written_after_the_file_was_lost_are_not_taken_for_all(t
     assert any("run.json is missing" in warning for warning in Trace.open(tmp_path).warnings)
 
 
-def test_a_run_without_its_facts_is_still_one_run_to_the_command(tmp_path):
-    whole(tmp_path)
-    (tmp_path / "run.json").unlink()
-    done = subprocess.run(
-        [sys.executable, "-m", "flatline", "diagnose", str(tmp_path)],
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert done.returncode == 1, "part of it is lost"
-    assert "run.json is missing" in done.stdout
-
-
 # -- trainings that die -----------------------------------------------------------------------
 
 

@@ -80,17 +80,6 @@ def test_a_finished_run_is_never_run_again(tmp_path):
     assert again == first
 
 
-def test_two_experiments_share_the_runs_of_their_control(tmp_path):
-    carry_out(tmp_path, config_plan(looks=(3,)), clear)
-    control = config_plan().control
-    other = Arm(name="rate", role=Role.TREATED, config=replace(control.config, learning_rate=1e-4))
-    plan = plan_of(
-        (control, other), name="h24", hypothesis="H24", factor="learning_rate", looks=(3,)
-    )
-    _, executor = carry_out(tmp_path, plan, clear)
-    assert {arm for arm, _ in executor.started} == {"rate"}
-
-
 def test_an_interrupted_experiment_comes_to_the_same_as_one_that_was_not(tmp_path):
     plan = config_plan(looks=(3, 4, 6))
     whole, _ = carry_out(tmp_path / "whole", plan, nothing)
@@ -309,14 +298,6 @@ OK, ALARM, LOST = (
 def test_a_checkup_tells_what_the_runs_cannot(signs, probe, presence, direct):
     watched = Watched("as it is", signs, probe)
     assert (watched.presence, watched.direct) == (presence, direct)
-
-
-def test_a_probe_of_each_arm_can_show_that_the_mechanism_goes(tmp_path):
-    plan = config_plan()
-    runs = {(arm.name, 0): one for arm in plan.arms for one in [outcome_of(0.1, level="unknown")]}
-    probes = {plan.control.name: ALARM, plan.treated[0].name: OK}
-    assert mechanism_of(plan, runs, plan.treated[0], probes).flips
-    assert not mechanism_of(plan, runs, plan.treated[0]).flips
 
 
 def test_progress_is_told_for_every_arm(tmp_path):

@@ -22,41 +22,30 @@ from flatline.faults import find
 from tests.experiments import COMMAND, config_plan, plan_of
 
 
-def fault_plan(before, after):
-    return plan_of(
-        (
-            Arm(name="as it is", role=Role.CONTROL, config=RunConfig(fault=before)),
-            Arm(name="mended", role=Role.TREATED, config=RunConfig(fault=after)),
-        ),
-        factor="fault",
+def plan_between(before, after, **more):
+    """A plan whose two arms have these values."""
+    arms = (
+        Arm(name="as it is", role=Role.CONTROL, config=RunConfig(**before)),
+        Arm(name="changed", role=Role.TREATED, config=RunConfig(**after)),
     )
+    return plan_of(arms, **more)
+
+
+def fault_plan(before, after):
+    return plan_between({"fault": before}, {"fault": after}, factor="fault")
 
 
 def test_arms_that_differ_in_two_factors_are_refused_by_their_names():
-    arms = (
-        Arm(name="a", role=Role.CONTROL, config=RunConfig(kl_beta=0.04)),
-        Arm(name="b", role=Role.TREATED, config=RunConfig(kl_beta=0.0, lora_r=16)),
-    )
     with pytest.raises(ConfigError, match=r"lora_r \(8 and 16\)") as error:
-        plan_of(arms)
+        plan_between({"kl_beta": 0.04}, {"kl_beta": 0.0, "lora_r": 16})
     assert "kl_beta (0.04 and 0.0)" in str(error.value)
 
 
-def test_arms_may_have_any_seed_and_folder():
-    arms = (
-        Arm(name="a", role=Role.CONTROL, config=RunConfig(kl_beta=0.04, seed=1, output_dir="a")),
-        Arm(name="b", role=Role.TREATED, config=RunConfig(kl_beta=0.0, seed=2, run_name="b")),
-    )
-    assert plan_of(arms).factor == "kl_beta"
-
-
-def test_equal_arms_are_refused():
-    arms = (
-        Arm(name="a", role=Role.CONTROL, config=RunConfig()),
-        Arm(name="b", role=Role.TREATED, config=RunConfig()),
-    )
+def test_arms_may_have_any_seed_and_folder_and_are_not_equal():
+    control = {"kl_beta": 0.04, "seed": 1, "output_dir": "a"}
+    assert plan_between(control, {"kl_beta": 0.0, "seed": 2, "run_name": "b"}).factor == "kl_beta"
     with pytest.raises(ConfigError, match="nothing to compare"):
-        plan_of(arms)
+        plan_between({}, {})
 
 
 def test_a_difference_elsewhere_than_in_the_factor_is_refused():
@@ -64,27 +53,35 @@ def test_a_difference_elsewhere_than_in_the_factor_is_refused():
         config_plan(factor="lora_r")
 
 
-def test_one_fault_of_a_preset_may_be_taken_out():
-    rest = "generation-prompt-missing+tool-schema-missing+sorted-with-hop-factor"
-    assert fault_plan("verifiers-0.1.3", rest)
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (
+            "verifiers-0.1.3",
+            "generation-prompt-missing+tool-schema-missing+sorted-with-hop-factor",
+        ),
+        ("kl-sign+kl-heavy", None),  # of one hypothesis
+        ("mask-as-attention", "mask-as-attention:0.5"),
+    ],
+)
+def test_the_faults_of_one_hypothesis_or_their_strength_may_differ(before, after):
+    assert fault_plan(before, after)
 
 
-def test_two_faults_of_different_hypotheses_may_not_be_taken_out_together():
-    with pytest.raises(ConfigError, match="several faults: groups-mixed, mask-as-attention"):
-        fault_plan("mask-as-attention+groups-mixed", None)
-
-
-def test_two_faults_of_one_hypothesis_may_be_taken_out_together():
-    assert fault_plan("kl-sign+kl-heavy", None)
-
-
-def test_a_strength_alone_may_differ():
-    assert fault_plan("mask-as-attention", "mask-as-attention:0.5")
-
-
-def test_the_same_faults_written_differently_are_refused():
-    with pytest.raises(ConfigError, match="written differently"):
-        fault_plan("kl-sign+groups-mixed", "groups-mixed+kl-sign")
+@pytest.mark.parametrize(
+    ("before", "after", "message"),
+    [
+        (
+            "mask-as-attention+groups-mixed",
+            None,
+            "several faults: groups-mixed, mask-as-attention",
+        ),
+        ("kl-sign+groups-mixed", "groups-mixed+kl-sign", "written differently"),
+    ],
+)
+def test_faults_of_several_hypotheses_or_none_may_not_differ(before, after, message):
+    with pytest.raises(ConfigError, match=message):
+        fault_plan(before, after)
 
 
 @pytest.mark.parametrize(

@@ -3,10 +3,8 @@
 import json
 import os
 import shlex
-import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -78,28 +76,6 @@ def test_asked_again_nothing_is_run_and_nothing_is_written_twice(investigated):
     assert "H03" in again.stdout
 
 
-@pytest.mark.parametrize("how, after", [(signal.SIGKILL, 1), (signal.SIGINT, 4)])
-def test_an_interrupted_investigation_goes_on_where_it_was(journal, how, after):
-    runs = journal.parent / "runs"
-    words = ["investigate", "H03", "--journal", str(journal), "--runs", str(runs), *ARMS]
-    env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1]), "OMP_NUM_THREADS": "1"}
-    process = subprocess.Popen(
-        [*FLATLINE, *words], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=env
-    )
-    end = time.monotonic() + 120
-    while len(list(runs.glob("*-s*/outcome.json"))) < after and time.monotonic() < end:
-        time.sleep(0.02)
-    process.send_signal(how)
-    process.wait(60)
-    finished = {path: path.stat().st_mtime_ns for path in runs.glob("*-s*/outcome.json")}
-    assert len(finished) >= after
-    done = investigate(journal)
-    assert done.returncode in (0, 1), done.stderr
-    assert all(path.stat().st_mtime_ns == when for path, when in finished.items())
-    assert (journal / "01-experiments-log.md").read_text().count("<!-- flatline:h03") == 1
-    assert typed("journal", "check", str(journal)).returncode == 0
-
-
 @pytest.mark.parametrize("words", [(), ("H09",), ("H09", "--fault", "kl-sign")])
 def test_without_a_task_a_journal_or_a_command_nothing_is_trained(words, tmp_path):
     runs = tmp_path / "runs"
@@ -161,21 +137,6 @@ def test_of_what_is_not_begun_the_journal_says_what_it_said(tmp_path):
     assert done.exit_code == 2
     entry = journal.find("H03")
     assert (entry.status, entry.confidence) == ("validated", "high")
-
-
-def test_a_command_that_fails_shows_the_end_of_what_it_printed(tmp_path):
-    command = f"{sys.executable} -c 'raise SystemExit(\"no disk\")' {{kl_beta}} {{seed}}"
-    words = ("--command", command, "--arms", "kl_beta=1,2", "--runs", str(tmp_path))
-    done = typed("investigate", "H03", *words)
-    assert done.returncode == 2
-    assert "no disk" in done.stderr
-
-
-def test_an_outcome_that_no_run_records_is_named_with_those_there_are(tmp_path):
-    done = typed("investigate", "H03", *ARMS, "--outcome", "metric:wealth", "--runs", str(tmp_path))
-    assert done.returncode == 2
-    assert "metric:wealth" in done.stderr
-    assert "reward" in done.stderr
 
 
 def test_a_name_is_that_of_one_experiment(tmp_path):

@@ -191,14 +191,6 @@ def test_every_plan_has_arms_that_cannot_learn():
     assert "mask-as-attention" not in random.config.fault
 
 
-def test_a_metric_has_no_negative_controls():
-    setup = Setup(
-        config=PRESET, runs=Path("r"), experiments=Path("e"), outcome="metric:completions/length"
-    )
-    plan = plan_for(find("H09"), find("H09").experiment(PRESET), setup, family=1)
-    assert plan.negative == ()
-
-
 @pytest.mark.parametrize(
     "level, ruling, presence",
     [
@@ -235,16 +227,6 @@ def test_what_is_recorded_holds_every_run(asked):
 def test_runs_that_all_fail_say_why(asked):
     with pytest.raises(ConfigError, match="out of memory"):
         asked(replace(PRESET, seed=1), ["H09"], lambda job: "out of memory")
-
-
-def test_one_finished_control_run_promises_with_a_spread_that_is_assumed(asked):
-    def only_one(job):
-        first = job.arm != "as it is" or job.seed == 0
-        return broken_mask(job) if first else "out of memory"
-
-    found, _, listener = asked(PRESET, ["H09"], only_one)
-    assert any("taken as 0.05" in text for text in listener.said)
-    assert [one.verdict.hypothesis for one in found] == ["H09"]
 
 
 def test_control_runs_that_gained_the_same_promise_no_certainty(asked):

@@ -15,6 +15,11 @@ from flatline.journal.roadmap import plan
 from tests.journals import everything, journal_at
 
 
+@pytest.fixture
+def journal(tmp_path):
+    return journal_at(tmp_path)
+
+
 def set_front_matter(journal, code, **values):
     file = journal.find(code).file
     text = file.read_text()
@@ -28,8 +33,7 @@ def queue(journal):
     return [step.entry.code for step in plan(journal).steps]
 
 
-def test_a_journal_begins_with_the_seeds_hypotheses_in_their_order(tmp_path):
-    journal = journal_at(tmp_path)
+def test_a_journal_begins_with_the_seeds_hypotheses_in_their_order(journal):
     entries = {entry.code: entry for entry in journal.read().entries}
     assert list(entries) == [f"H{i:02}" for i in range(10)]
     assert queue(journal)[:4] == ["H00", "H06", "H01", "H02"]
@@ -48,8 +52,7 @@ SEEN_ELSEWHERE = (
 """Figures, dates, and the turns of phrase in which a template told what had been seen."""
 
 
-def test_a_fresh_journal_tells_no_result_of_another_investigation(tmp_path):
-    journal = journal_at(tmp_path)
+def test_a_fresh_journal_tells_no_result_of_another_investigation(tmp_path, journal):
     told = {
         (file.name, found[0])
         for file in sorted(tmp_path.rglob("*.md"))
@@ -60,18 +63,13 @@ def test_a_fresh_journal_tells_no_result_of_another_investigation(tmp_path):
     assert all(not entry.experiments for entry in journal.read().entries)
 
 
-def test_a_new_journal_holds_together(tmp_path):
-    assert check(journal_at(tmp_path / "a b")) == []
-
-
 def test_the_setup_can_be_trained_from(tmp_path):
     asked = RunConfig(task="gsm8k", fault="kl-sign", learning_rate=1e-5, bf16=True, model='a"b\\é')
     begin(tmp_path, replace(asked, output_dir="/somewhere/else", seed=7))
     assert load_config(tmp_path / "setup.toml") == asked
 
 
-def test_what_exists_is_never_overwritten(tmp_path):
-    journal = journal_at(tmp_path)
+def test_what_exists_is_never_overwritten(tmp_path, journal):
     (tmp_path / "README.md").write_text("<!-- flatline:status -->\n<!-- /flatline:status -->\nmine")
     (tmp_path / "setup.toml").write_text('task = "toolmath"\n')
     journal.find("H03").file.rename(tmp_path / "hypotheses" / "kl.md")
@@ -96,17 +94,18 @@ def test_the_template_says_of_each_hypothesis_what_the_registry_says(tmp_path):
         assert set(entry.explains) == set(known.explains) & set(registry)
 
 
-@pytest.mark.parametrize("one", HYPOTHESES, ids=lambda one: one.id)
-def test_every_known_hypothesis_can_be_added(tmp_path, one):
-    journal = journal_at(tmp_path)
-    if journal.find(one.id) is None:
-        add(journal, one.name)
-    assert journal.find(one.id) is not None
+def test_every_known_hypothesis_can_be_added(tmp_path):
+    journal = journal_at(tmp_path / "a b")
+    assert check(journal) == []
+    there = {entry.code for entry in journal.read().entries}
+    for one in HYPOTHESES:
+        if one.id not in there:
+            add(journal, one.name)
+    assert {entry.code for entry in journal.read().entries} == {one.id for one in HYPOTHESES}
     assert check(journal) == []
 
 
-def test_own_hypotheses_get_the_next_free_code(tmp_path):
-    journal = journal_at(tmp_path)
+def test_own_hypotheses_get_the_next_free_code(journal):
     first = add(journal, "The judge is moody | <b>")
     second = add(journal, "///")
     assert (first.name, second.name) == ("u01-the-judge-is-moody-b.md", "u02-untitled.md")
@@ -115,16 +114,14 @@ def test_own_hypotheses_get_the_next_free_code(tmp_path):
 
 
 @pytest.mark.parametrize("what", ["H03", "H98", "U01", "", " \n"])
-def test_what_cannot_be_added_is_refused(tmp_path, what):
-    journal = journal_at(tmp_path)
+def test_what_cannot_be_added_is_refused(tmp_path, what, journal):
     before = everything(tmp_path)
     with pytest.raises(ConfigError):
         add(journal, what)
     assert everything(tmp_path) == before
 
 
-def test_the_table_shows_both_files_of_a_code_and_says_so(tmp_path):
-    journal = journal_at(tmp_path)
+def test_the_table_shows_both_files_of_a_code_and_says_so(journal):
     file = journal.find("H06").file
     (file.parent / "h06-library-validation.md").write_bytes(file.read_bytes())
     shape = board.to_json(board.refresh(journal))
@@ -135,8 +132,7 @@ def test_the_table_shows_both_files_of_a_code_and_says_so(tmp_path):
         journal.find("H06")
 
 
-def test_one_broken_file_does_not_hide_the_others(tmp_path):
-    journal = journal_at(tmp_path)
+def test_one_broken_file_does_not_hide_the_others(tmp_path, journal):
     journal.find("H03").file.write_text("---\ncode: H03\nstatus: :\n---\n")
     reading = board.refresh(journal)
     assert len(reading.entries) == 9 and len(reading.broken) == 1
@@ -145,8 +141,7 @@ def test_one_broken_file_does_not_hide_the_others(tmp_path):
         reading.insist()
 
 
-def test_refreshing_the_table_keeps_every_other_byte_of_the_readme(tmp_path):
-    journal = journal_at(tmp_path)
+def test_refreshing_the_table_keeps_every_other_byte_of_the_readme(tmp_path, journal):
     file = tmp_path / "README.md"
     file.write_bytes(file.read_bytes() + b"\xe2\x9c\x85 mine, \tno newline   ")
     before = file.read_bytes()
@@ -162,24 +157,21 @@ def test_refreshing_the_table_keeps_every_other_byte_of_the_readme(tmp_path):
     )
 
 
-def test_a_readme_without_markers_is_left_alone(tmp_path):
-    journal = journal_at(tmp_path)
+def test_a_readme_without_markers_is_left_alone(tmp_path, journal):
     (tmp_path / "README.md").write_text("all mine\n")
     with pytest.raises(ConfigError, match="no place for the status table"):
         board.refresh(journal)
     assert (tmp_path / "README.md").read_text() == "all mine\n"
 
 
-def test_a_file_that_is_not_utf8_is_refused_and_kept(tmp_path):
-    journal = journal_at(tmp_path)
+def test_a_file_that_is_not_utf8_is_refused_and_kept(tmp_path, journal):
     (tmp_path / "README.md").write_bytes(b"caf\xe9")
     with pytest.raises(ConfigError, match="not UTF-8"):
         board.refresh(journal)
     assert (tmp_path / "README.md").read_bytes() == b"caf\xe9"
 
 
-def test_a_validated_cause_sends_what_it_explains_to_the_end(tmp_path):
-    journal = journal_at(tmp_path)
+def test_a_validated_cause_sends_what_it_explains_to_the_end(journal):
     set_front_matter(journal, "H09", status="validated")
     roadmap = plan(journal)
     assert {"H01", "H03", "H06", "H07"} < set(queue(journal)[4:])
@@ -189,16 +181,14 @@ def test_a_validated_cause_sends_what_it_explains_to_the_end(tmp_path):
     assert "H09 is validated: apply what fixes/ says" in roadmap.advice
 
 
-def test_a_partial_verdict_raises_what_would_explain_it(tmp_path):
-    journal = journal_at(tmp_path)
+def test_a_partial_verdict_raises_what_would_explain_it(journal):
     set_front_matter(journal, "H03", status="partial")
     assert queue(journal)[:4] == ["H00", "H06", "H02", "H09"]
     step = plan(journal).steps[3]
     assert step.reasons[0] == "H03 is partial, real but not the cause; this would explain it."
 
 
-def test_the_positive_control_goes_first_and_its_failure_raises_what_it_needs(tmp_path):
-    journal = journal_at(tmp_path)
+def test_the_positive_control_goes_first_and_its_failure_raises_what_it_needs(journal):
     set_front_matter(journal, "H00", priority="low", status="inconclusive")
     assert queue(journal)[0] == "H00"
     set_front_matter(journal, "H00", status="validated")
@@ -206,14 +196,12 @@ def test_the_positive_control_goes_first_and_its_failure_raises_what_it_needs(tm
     assert "positive control failed" in plan(journal).steps[0].reasons[0]
 
 
-def test_what_is_under_way_is_finished_first(tmp_path):
-    journal = journal_at(tmp_path)
+def test_what_is_under_way_is_finished_first(journal):
     update_status(journal, "H05", "testing")
     assert queue(journal)[:2] == ["H00", "H05"]
 
 
-def test_among_equals_the_cheaper_one_comes_first(tmp_path):
-    journal = journal_at(tmp_path)
+def test_among_equals_the_cheaper_one_comes_first(journal):
     set_front_matter(journal, "H02", cost_minutes=1)
     assert queue(journal)[1] == "H02"
     set_front_matter(journal, "H02", cost_minutes="null")
@@ -229,8 +217,7 @@ def test_every_step_says_what_to_type(tmp_path):
     assert "by hand" in commands["U01"] and "u01-something-of-mine.md" in commands["U01"]
 
 
-def test_when_nothing_is_open_it_says_so(tmp_path):
-    journal = journal_at(tmp_path)
+def test_when_nothing_is_open_it_says_so(journal):
     for entry in journal.read().entries:
         set_front_matter(journal, entry.code, status="invalidated")
     roadmap = plan(journal)

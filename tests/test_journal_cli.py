@@ -100,10 +100,3 @@ def test_titles_cannot_take_over_the_terminal(tmp_path):
         done = run(command, tmp_path)
         assert "\x1b" not in done.stdout and "\x07" not in done.stdout
     assert "[bold]y[/bold]" in run("status", tmp_path).stdout
-
-
-def test_a_readme_without_a_place_for_the_table_still_shows_it(tmp_path):
-    journal_at(tmp_path)
-    (tmp_path / "README.md").write_text("mine\n")
-    done = run("status", tmp_path)
-    assert done.exit_code == 2 and "H09" in done.stdout and "no place" in done.stderr

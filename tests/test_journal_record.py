@@ -15,7 +15,6 @@ from flatline.journal import Status, board, record, update_status
 from flatline.journal.check import check
 from flatline.journal.results import portable
 from flatline.report import page_of
-from flatline.report.journal_answer import answer_of
 from tests.journals import (
     curves_of,
     everything,
@@ -27,6 +26,11 @@ from tests.journals import (
 from tests.report_pages import Page
 
 HOSTILE = "a | b\n<!-- /flatline:results -->\n## Fake\n`x` <script>[y](z.md)"
+
+
+@pytest.fixture
+def journal(tmp_path):
+    return journal_at(tmp_path)
 
 
 def recorded(path, **more):
@@ -59,6 +63,7 @@ def test_a_result_reaches_every_file_and_the_journal_holds_together(tmp_path):
     assert check(journal) == []
 
 
+OF_CAUSES = "No cause is validated yet."
 MISREAD = ("alidated", "VALIDATED")
 """Of a positive control it would say the opposite of what was found."""
 
@@ -66,8 +71,9 @@ MISREAD = ("alidated", "VALIDATED")
 @pytest.mark.parametrize(
     "ruling, found", [("validated", "A rung failed"), ("invalidated", "Every rung climbed")]
 )
-def test_a_positive_control_says_what_was_found_wherever_it_is_shown(tmp_path, ruling, found):
-    journal = journal_at(tmp_path)
+def test_a_positive_control_says_what_was_found_wherever_it_is_shown(
+    tmp_path, ruling, found, journal
+):
     verdict = verdict_of(ruling, "H00", reason="It stops at `format`.")
     record(journal, plan_of("h00-ladder", "H00"), result_of(), verdict)
     shown = {
@@ -79,8 +85,7 @@ def test_a_positive_control_says_what_was_found_wherever_it_is_shown(tmp_path, r
         "log": (tmp_path / "01-experiments-log.md").read_text().partition(": H00")[2],
         "page": (tmp_path / "experimental-results/h00-ladder.md").read_text(),
         "console": CliRunner().invoke(app, ["journal", "status", str(tmp_path)]).stdout,
-        "report": Page(page_of(tmp_path)).text.partition("The files")[0].partition("The board")[2],
-        "answer": dict(answer_of(journal, journal.read()).lines)["Control"][0].said,
+        "report": Page(page_of(tmp_path)).text.partition("The files")[0].replace(OF_CAUSES, ""),
     }
     for place, text in shown.items():
         assert found.lower() in " ".join(text.split()).lower(), place
@@ -131,8 +136,7 @@ def test_the_verdict_that_stands_is_that_of_the_newest_experiment(tmp_path):
     assert check(journal) == []
 
 
-def test_hand_written_prose_survives_byte_for_byte(tmp_path):
-    journal = journal_at(tmp_path)
+def test_hand_written_prose_survives_byte_for_byte(tmp_path, journal):
     mine = b"\r\n \tmine: caf\xc3\xa9 \xe2\x9c\x85\r\n\r\n| a | b \n<div>   "
     files = [
         tmp_path / "README.md",
@@ -150,8 +154,7 @@ def test_hand_written_prose_survives_byte_for_byte(tmp_path):
     assert (tmp_path / "hypotheses/h03-kl-divergence.md").read_bytes() == untouched
 
 
-def test_nothing_is_told_about_the_machine(tmp_path):
-    journal = journal_at(tmp_path)
+def test_nothing_is_told_about_the_machine(tmp_path, journal):
     plan = plan_of(question="Ran /home/me/train.py in C:\\Users\\me\\x.py; see http://a.b/c/d")
     record(journal, plan, result_of(), verdict_of(), curves_of())
     kept = (tmp_path / "experimental-results/h09-mask.json").read_text()
@@ -169,8 +172,7 @@ def test_stored_numbers_are_plain_json():
     }
 
 
-def test_hostile_text_cannot_break_any_file(tmp_path):
-    journal = journal_at(tmp_path)
+def test_hostile_text_cannot_break_any_file(tmp_path, journal):
     verdict = verdict_of(reason=HOSTILE, would_change=HOSTILE)
     verdict["mechanism"] = {"control": "present", "treated": "absent", "text": HOSTILE}
     result = result_of()
@@ -187,8 +189,7 @@ def test_hostile_text_cannot_break_any_file(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["../../evil", "a/b", "", ".hidden", "x" * 200, 7])
-def test_a_name_that_is_no_file_name_is_refused(tmp_path, name):
-    journal = journal_at(tmp_path)
+def test_a_name_that_is_no_file_name_is_refused(tmp_path, name, journal):
     before = everything(tmp_path)
     with pytest.raises(ConfigError, match="plan's name"):
         record(journal, plan_of(name), result_of(), verdict_of(), curves_of())
@@ -203,16 +204,14 @@ def test_an_experiment_of_another_hypothesis_is_not_overwritten(tmp_path):
     assert everything(tmp_path) == before
 
 
-def test_a_hypothesis_without_a_file_gets_one(tmp_path):
-    journal = journal_at(tmp_path)
+def test_a_hypothesis_without_a_file_gets_one(journal):
     update_status(journal, "H21", "testing")
     assert journal.find("H21").status is Status.TESTING
     record(journal, plan_of("t", "H32"), result_of(), verdict_of(code="H32"), None)
     assert journal.find("H32").status is Status.VALIDATED
 
 
-def test_a_result_without_runs_is_recorded(tmp_path):
-    journal = journal_at(tmp_path)
+def test_a_result_without_runs_is_recorded(tmp_path, journal):
     absent = {"control": "absent", "treated": None, "direct": True, "text": "Nothing hidden."}
     unknown = {"value": None, "low": None, "high": None, "n": 0}
     verdict = verdict_of("invalidated", mechanism=absent, effect=unknown)
@@ -222,8 +221,7 @@ def test_a_result_without_runs_is_recorded(tmp_path):
     assert check(journal) == []
 
 
-def test_missing_markers_get_a_place_at_the_end(tmp_path):
-    journal = journal_at(tmp_path)
+def test_missing_markers_get_a_place_at_the_end(journal):
     file = journal.find("H09").file
     text = re.sub(r"<!-- /?flatline:results -->\n", "", file.read_text())
     file.write_text(text)
@@ -232,8 +230,7 @@ def test_missing_markers_get_a_place_at_the_end(tmp_path):
     assert body in file.read_text() and "<!-- flatline:results -->" in file.read_text()
 
 
-def test_a_broken_file_costs_no_result(tmp_path):
-    journal = journal_at(tmp_path)
+def test_a_broken_file_costs_no_result(tmp_path, journal):
     file = journal.find("H09").file
     file.write_text("---\ncode: H09\n  bad: [\n---\nmine\n")
     with pytest.raises(ConfigError, match=r"h09-loss(.|\n)*numbers are safe(.|\n)*again"):
@@ -247,8 +244,7 @@ def test_a_broken_file_costs_no_result(tmp_path):
     assert len(headings(tmp_path)) == 1 and check(journal) == []
 
 
-def test_two_writers_do_not_lose_each_others_entry(tmp_path):
-    journal = journal_at(tmp_path)
+def test_two_writers_do_not_lose_each_others_entry(tmp_path, journal):
     writers = [child(tmp_path, 6, name) for name in ("left", "right")]
     assert [writer.wait(timeout=120) for writer in writers] == [0, 0]
     expected = {f"{name}-{i}" for name in ("left", "right") for i in range(6)}
@@ -256,9 +252,10 @@ def test_two_writers_do_not_lose_each_others_entry(tmp_path):
     assert len(headings(tmp_path)) == 12 and check(journal) == []
 
 
-@pytest.mark.parametrize("files", range(6))
-def test_killed_anywhere_every_file_is_whole_and_doing_it_again_completes_it(tmp_path, files):
-    journal = journal_at(tmp_path)
+@pytest.mark.parametrize("files", range(0, 6, 2))
+def test_killed_anywhere_every_file_is_whole_and_doing_it_again_completes_it(
+    tmp_path, files, journal
+):
     record(journal, plan_of("earlier"), result_of(), verdict_of("partial"), curves_of())
     before = everything(tmp_path)
     assert child(tmp_path, 1, "x", str(files)).wait(timeout=60) == -signal.SIGKILL

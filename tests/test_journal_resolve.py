@@ -58,33 +58,37 @@ def test_a_shorter_run_is_not_full_scale(tmp_path):
     assert not holds(journal)[4]
 
 
-@pytest.mark.parametrize("curves", [curves_of(rise=0.0), curves_of(steps=4), {}, None])
-def test_a_flat_or_missing_curve_does_not_rise(tmp_path, curves):
-    assert holds(solved(tmp_path, curves=curves))[0] is False
-
-
-def test_one_seed_that_stays_flat_is_enough_to_doubt(tmp_path):
-    curves = curves_of()
-    curves[f"{TREATED}-1"] = curves_of(rise=0.0)[f"{TREATED}-1"]
-    assert holds(solved(tmp_path, curves=curves))[0] is False
-
-
-def test_two_seeds_are_not_several(tmp_path):
-    assert holds(solved(tmp_path, result=result_of(2)))[2] is False
-
-
-def test_a_seed_that_got_worse_is_not_reproduced(tmp_path):
+def runs_with(wanted, **changes):
+    """A result some of whose runs came out otherwise."""
     result = result_of()
-    for run in result["runs"]:
-        if run["arm"] == TREATED and run["seed"] == 1:
-            run["after"] = 0.1
-    assert holds(solved(tmp_path, result=result))[1:3] == [False, False]
+    for at, run in enumerate(result["runs"]):
+        if wanted(at - len(result["runs"]), run):
+            run |= changes
+    return {"result": result}
 
 
-def test_runs_that_failed_do_not_count(tmp_path):
-    result = result_of()
-    result["runs"][-1]["status"] = "failed"
-    assert holds(solved(tmp_path, result=result))[2] is False
+ONE_FLAT = curves_of() | {f"{TREATED}-1": curves_of(rise=0.0)[f"{TREATED}-1"]}
+
+
+@pytest.mark.parametrize(
+    ("change", "unmet"),
+    [
+        ({"curves": curves_of(rise=0.0)}, {0}),
+        ({"curves": curves_of(steps=4)}, {0}),
+        ({"curves": {}}, {0}),
+        ({"curves": None}, {0}),
+        ({"curves": ONE_FLAT}, {0}),
+        ({"result": result_of(2)}, {2}),
+        (runs_with(lambda at, run: (run["arm"], run["seed"]) == (TREATED, 1), after=0.1), {1, 2}),
+        (runs_with(lambda at, run: at == -1, status="failed"), {2}),
+        (runs_with(lambda at, run: True, before=None), {1, 2}),
+    ],
+)
+def test_flat_curves_few_seeds_and_runs_that_failed_or_got_worse_do_not_hold(
+    tmp_path, change, unmet
+):
+    found = holds(solved(tmp_path, **change))
+    assert not any(found[at] for at in unmet)
 
 
 def test_a_mechanism_that_stays_explains_nothing(tmp_path):
@@ -99,13 +103,6 @@ def test_without_a_validated_cause_nothing_holds(tmp_path):
     record(journal, plan_of(), result_of(), verdict_of("partial"), curves_of())
     assert holds(journal) == [False] * 5
     assert "no hypothesis has been validated" in judge(journal).summary
-
-
-def test_a_run_without_held_out_reward_is_survived(tmp_path):
-    result = result_of()
-    for run in result["runs"]:
-        run["before"] = None
-    assert holds(solved(tmp_path, result=result))[1:3] == [False, False]
 
 
 def test_a_failed_positive_control_is_no_mended_setup(tmp_path):

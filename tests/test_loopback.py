@@ -1,13 +1,11 @@
 """Whom the guard of `flatline ui` and `flatline serve` lets in; over sockets where it matters."""
 
 import socket
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
-import uvicorn
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse
@@ -18,7 +16,8 @@ from typer.testing import CliRunner
 from flatline.cli import app
 from flatline.errors import ConfigError
 from flatline.loopback import TOKEN_VARIABLE, Bind, bind_address, guarded
-from flatline.loopback.server import configured
+from tests import served
+from tests.served import a_bind
 
 HERE = Bind(host="127.0.0.1", port=8321, token=None)
 TOKEN = "0123456789abcdef0123"
@@ -44,19 +43,10 @@ def asking(bind: Bind = HERE, host: str = "127.0.0.1:8321") -> TestClient:
 @contextmanager
 def listening(*, to_ask: float = 10.0, body_seconds: float = 20.0) -> Iterator[int]:
     """The port of a server with short patience."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    bind = Bind(host="127.0.0.1", port=port, token=None)
+    bind = a_bind()
     app = behind_the_guard(bind, body_seconds=body_seconds)
-    server = uvicorn.Server(configured(app, bind, to_ask=to_ask))
-    thread = threading.Thread(target=server.run, daemon=True)
-    thread.start()
-    while not server.started:
-        time.sleep(0.01)
-    yield port
-    server.should_exit = True
-    thread.join(timeout=10)
+    with served.listening(app, bind, to_ask=to_ask):
+        yield bind.port
 
 
 def told(port: int, *pieces: bytes, pause: float = 0.0, wait: float = 5.0) -> bytes:
@@ -173,7 +163,7 @@ def test_any_host_name_without_a_token_is_a_mistake_of_the_programmer():
 
 def test_loopback_needs_no_token_and_any_other_address_makes_one(monkeypatch):
     monkeypatch.delenv(TOKEN_VARIABLE, raising=False)
-    port = free_port()
+    port = a_bind().port
     here = bind_address("localhost", port, command="flatline ui")
     away = bind_address("0.0.0.0", port, command="flatline ui")
     assert here.token is None and here.hosts and not here.warning
@@ -185,7 +175,7 @@ def test_loopback_needs_no_token_and_any_other_address_makes_one(monkeypatch):
 
 def test_a_token_of_the_environment_is_asked_for_on_loopback_too(monkeypatch):
     monkeypatch.setenv(TOKEN_VARIABLE, TOKEN)
-    assert bind_address("127.0.0.1", free_port(), command="flatline ui").token == TOKEN
+    assert bind_address("127.0.0.1", a_bind().port, command="flatline ui").token == TOKEN
 
 
 @pytest.mark.parametrize("command", ["ui", "serve"])
@@ -207,7 +197,7 @@ def test_a_token_of_the_environment_is_never_printed(monkeypatch, tmp_path, comm
 def test_a_token_that_can_be_guessed_or_does_not_fit_an_address_is_refused(monkeypatch, token):
     monkeypatch.setenv(TOKEN_VARIABLE, token)
     with pytest.raises(ConfigError, match=f"{TOKEN_VARIABLE} has to be"):
-        bind_address("127.0.0.1", free_port(), command="flatline ui")
+        bind_address("127.0.0.1", a_bind().port, command="flatline ui")
 
 
 @pytest.mark.parametrize("host", ["example.com", "", "1.2.3", "127.0.0.1\x1b[31m"])
@@ -258,9 +248,3 @@ def test_a_request_that_is_none_gets_400_and_the_server_goes_on(sent):
         assert told(port, sent)[:12] in (b"HTTP/1.1 400", b"")
         whole = b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n"
         assert told(port, whole).startswith(b"HTTP/1.1 200")
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

@@ -83,13 +83,6 @@ def test_what_is_still_open_is_said_in_the_first_sentence():
     assert most.startswith("There is not enough here")
 
 
-def test_a_flat_log_of_three_columns_is_no_all_clear(tmp_path):
-    code, told = asked(log(tmp_path, FLAT, loss=0.1))
-    assert (code, told["outcome"]) == (1, "unexplained")
-    assert told["headline"] == "Your reward is flat, and no cause that could be tested explains it."
-    assert told["next"].startswith('Record the run with `flatline.attach(trainer, "runs/x")`')
-
-
 @pytest.mark.parametrize("rewards", [FALLING, GONE], ids=["falls", "falls to nothing"])
 @pytest.mark.parametrize("fail_on", ["suspect", "fault"])
 def test_a_reward_that_falls_never_exits_with_0(tmp_path, rewards, fail_on):
@@ -124,18 +117,6 @@ def test_an_attached_run_that_played_and_never_stepped_has_made_no_step():
     assert not diagnose(whole, hypotheses=()).made_no_step
 
 
-def test_a_short_log_is_not_enough_to_tell_and_says_what_to_do(tmp_path):
-    code, told = asked(log(tmp_path, [0.5, 0.5, 0.5]))
-    assert (code, told["outcome"]) == (0, "not enough to tell")
-    assert "Next: Record the run" in told["summary"]
-
-
-def test_a_reward_that_rises_is_healthy_with_little_else_to_look_at(tmp_path):
-    code, told = asked(log(tmp_path, noisy(lambda step: 0.1 + 0.02 * step, spread=0.1)))
-    assert (code, told["outcome"]) == (0, "healthy")
-    assert told["headline"] == "Your run looks healthy: the reward rises."
-
-
 def test_a_checkup_is_healthy_only_where_every_common_cause_was_tested():
     assert looked_at({}).outcome is Outcome.HEALTHY
     for code in COMMON:
@@ -164,23 +145,6 @@ def test_a_note_that_names_the_bug_leads_instead_of_an_all_clear():
     rising = replace(report, trend=trend_of(healthy_trace(steps=20)))
     assert rising.outcome is Outcome.HEALTHY
     assert rising.summary.startswith("Your run learns, with one reservation: H39 reward-parser.")
-
-
-def test_the_strongest_of_several_notes_leads():
-    stronger = replace(NOTE, hypothesis="H32", name="zero-variance-groups", severity=5.0)
-    report = Report(subject="x", findings=(NOTE, stronger), trend=None)
-    assert report.summary.startswith("Possible, but not certain: H32")
-
-
-def test_rewards_that_are_all_1_are_no_all_clear():
-    rows = [
-        {"step": 1, "rank": 0, "rollout": at, "group": at // 8, "prompt_id": str(at // 8)}
-        | {"reward": 1.0}
-        for at in range(64)
-    ]
-    report = diagnose(Trace.from_rows(run=run_facts(), rollouts=rows, steps=[{"step": 1}]))
-    assert report.outcome is not Outcome.HEALTHY
-    assert "All 64 rewards, of 8 groups, are 1" in report.summary
 
 
 # -- what every surface makes of it

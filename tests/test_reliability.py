@@ -11,7 +11,6 @@ import sys
 import threading
 import time
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -22,7 +21,7 @@ from flatline.experiment import registration, runs, supervise
 from flatline.experiment.outcome import OUTCOME_FILE
 from flatline.files import write_atomically
 from flatline.journal import board
-from flatline.trace import Trace, backlog, files, lock, writer
+from flatline.trace import backlog, files, lock, writer
 from flatline.trace.files import StreamFile
 from flatline.trace.lock import folder_lock, is_held
 from flatline.trace.writer import Writer
@@ -51,19 +50,6 @@ def stuck_writer(folder):
     sink._file("rollouts")._file = io.BufferedWriter(disk, buffer_size=1)
     sink.write("rollouts", [{"step": 1, "rollout": 0}])
     return sink, disk
-
-
-def test_a_disk_that_never_answers_does_not_hold_up_the_end_of_the_run(
-    tmp_path, monkeypatch, capsys
-):
-    monkeypatch.setattr(writer, "CLOSE_WAIT", 0.1)
-    sink, disk = stuck_writer(tmp_path)
-    closing = threading.Thread(target=sink.close)
-    closing.start()
-    closing.join(5)
-    assert not closing.is_alive()
-    assert capsys.readouterr().err.count("has not answered") == 1
-    disk.go.set()
 
 
 def test_behind_a_disk_that_never_answers_memory_stays_bounded(tmp_path, monkeypatch, capsys):
@@ -154,7 +140,7 @@ def test_a_lock_of_a_process_that_hangs_is_an_error_that_names_it(tmp_path, monk
 
 
 def test_a_lock_that_changes_hands_is_waited_for(tmp_path):
-    """Sixteen writers in a queue: nobody hangs, however long the last one waits."""
+    """Eight writers in a queue: nobody hangs, however long the last one waits."""
     order = []
 
     def hold(number):
@@ -162,12 +148,12 @@ def test_a_lock_that_changes_hands_is_waited_for(tmp_path):
             order.append(number)
             time.sleep(0.1)
 
-    threads = [threading.Thread(target=hold, args=(n,)) for n in range(16)]
+    threads = [threading.Thread(target=hold, args=(n,)) for n in range(8)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert sorted(order) == list(range(16))
+    assert sorted(order) == list(range(8))
 
 
 def test_two_investigations_that_register_a_plan_at_once_register_one(tmp_path, monkeypatch):
@@ -309,19 +295,3 @@ def test_an_interrupted_command_says_that_what_has_finished_is_kept(tmp_path, mo
     done = CliRunner().invoke(app, ["journal", "status", str(journal.path), "--json"])
     assert done.exit_code == 130
     assert "what has finished is kept" in done.stderr
-
-
-def test_a_killed_recording_is_read_and_gone_on_with(tmp_path):
-    """One of the strikes of `benchmarks/reliability/crashes.py`, where nothing can be mounted."""
-    child = subprocess.Popen(
-        [sys.executable, Path(__file__).parent / "trace_child.py", tmp_path / "run"],
-        stdout=subprocess.PIPE,
-    )
-    child.stdout.readline()
-    child.kill()
-    last = max(int(line) for line in child.stdout.read().split(b"\n")[:-1] or [b"1"])
-    child.wait()
-    again = Writer(tmp_path / "run")
-    again.write("steps", [{"step": last + 1}])
-    again.close()
-    assert set(range(1, last + 2)) <= set(Trace.open(tmp_path / "run").steps["step"].astype(int))

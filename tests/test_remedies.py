@@ -95,8 +95,8 @@ def trained(trainer):
 
 
 @cache
-def healthy(kind=GRPOTrainer, reward=correct, **asked):
-    """The weights that a training without fault and remedy ends with."""
+def untreated(kind=GRPOTrainer, reward=correct, **asked):
+    """The weights that a training without remedy ends with."""
     with tempfile.TemporaryDirectory() as folder:
         return trained(trainer_of(Path(folder), kind, reward, **asked))
 
@@ -133,7 +133,7 @@ class SoonEnded(GRPOTrainer):
 def test_a_healthy_trainer_is_trained_bit_for_bit_as_without_it(tmp_path, code):
     how = (SoonEnded, odd) if code in LONGER else (GRPOTrainer, correct)
     asked = SETTINGS.get(code, {})
-    plain = healthy(*how, **asked)
+    plain = untreated(*how, **asked)
     trainer = trainer_of(tmp_path, *how, **asked)
     assert not alike(trainer.model.parameters(), plain)
     with remedied(trainer, [code]) as made:
@@ -323,8 +323,8 @@ REPAIRED = {
 @pytest.mark.parametrize("code", REPAIRED)
 def test_a_faulty_script_trains_what_the_healthy_one_does_under_its_remedy(tmp_path, code):
     asked = {"per_device_train_batch_size": 16, "max_steps": 8}
-    right = healthy(**asked)
-    assert not close(trained(trainer_of(tmp_path, REPAIRED[code], **asked)), right)
+    right = untreated(**asked)
+    assert not close(untreated(REPAIRED[code], **asked), right)
     trainer = trainer_of(tmp_path, REPAIRED[code], **asked)
     with remedied(trainer, [code]) as made:
         assert close(trained(trainer), right)
@@ -334,7 +334,7 @@ def test_a_faulty_script_trains_what_the_healthy_one_does_under_its_remedy(tmp_p
 def test_a_scorer_without_the_temperature_is_repaired(tmp_path):
     trainer = trainer_of(tmp_path, NoTemperature)
     with remedied(trainer, ["H54"]):
-        assert close(trained(trainer), healthy())
+        assert close(trained(trainer), untreated())
 
 
 def test_a_right_answer_is_paid_as_right_and_what_is_not_marked_as_the_function_pays_it(tmp_path):

@@ -7,8 +7,7 @@ import pytest
 from typer.testing import CliRunner
 
 from flatline.cli import app
-from tests.report_pages import Page, begin, record
-from tests.traces import healthy_rows
+from tests.report_pages import Page, record
 
 
 def run(*arguments: object):
@@ -71,39 +70,6 @@ def test_only_runs_are_laid_over_each_other(tmp_path):
     assert done.exit_code == 2
     assert "as journal" in done.stderr and "--compare runs/b" in done.stderr
     assert not (tmp_path / "r.html").exists()
-
-
-@pytest.mark.parametrize("clean", [None, False])
-def test_a_run_that_trains_or_crashed_is_reported_as_such(tmp_path, clean):
-    recorder = begin(tmp_path / "run")
-    if clean is not None:
-        recorder.close(clean=clean)
-    done = run(tmp_path / "run", "-o", tmp_path / "r.html")
-    if clean is None:
-        recorder.close()
-    assert done.exit_code == 0, done.stderr
-    page = Page((tmp_path / "r.html").read_text())
-    expected = "still training" if clean is None else "was not closed"
-    assert expected in page.text and "reward" in page.figures
-
-
-def test_a_run_without_heldout_evaluation_is_reported_without_that_chart(tmp_path):
-    rows = healthy_rows()
-    for row in rows["steps"]:
-        row.pop("heldout_reward", None)
-    assert run(record(tmp_path / "run", rows), "-o", tmp_path / "r.html").exit_code == 0
-    page = Page((tmp_path / "r.html").read_text())
-    assert "heldout" not in page.figures and "reward" in page.figures
-    assert "needs steps.heldout_reward" in page.text
-
-
-def test_a_run_of_another_schema_version_is_refused(tmp_path):
-    folder = record(tmp_path / "run")
-    facts = json.loads((folder / "run.json").read_text())
-    (folder / "run.json").write_text(json.dumps({**facts, "schema": 99}))
-    done = run(folder, "-o", tmp_path / "r.html")
-    assert done.exit_code == 2
-    assert "schema 99" in done.stderr
 
 
 def test_an_output_that_cannot_be_written_is_bad_input(tmp_path):

@@ -32,14 +32,6 @@ def test_the_board_lists_every_hypothesis_and_links_to_its_file(journal):
     assert {link for link in links if link.startswith("file-")} <= ids
 
 
-def test_roadmap_and_log_are_on_the_page(journal):
-    with (journal / "01-experiments-log.md").open("a") as log:
-        log.write("\n## A day\n\nSomething was tried.\n")
-    page = Page(page_of(journal))
-    assert "Roadmap" in page.text
-    assert "Something was tried." in page.text
-
-
 def test_a_file_with_broken_front_matter_is_named_and_the_others_are_shown(journal):
     file_of(journal, "H03").write_text("---\ncode: [\n---\nText stays.\n")
     page = Page(page_of(journal))
@@ -71,11 +63,6 @@ def test_of_an_endless_log_the_newest_part_is_kept(journal):
     assert "The newest." in html and "The oldest." not in html
     assert "characters are left out" in html
     assert len(html) < 3 * LONGEST_FILE
-
-
-def test_a_journal_without_readme_has_a_page(journal):
-    (journal / "README.md").unlink()
-    assert "The board" in Page(page_of(journal)).text
 
 
 def answer(path) -> Answer:

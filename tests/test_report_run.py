@@ -40,18 +40,6 @@ def page(tmp_path_factory) -> Page:
     return Page(page_of(record(tmp_path_factory.mktemp("runs") / "blind", blind_rows())))
 
 
-def test_the_answer_comes_first_and_then_its_evidence(page):
-    answer = page.text.index("Your trainer cannot see the question")
-    assert (
-        answer
-        < page.text.index("The trainer read")
-        < page.text.index("What was found")
-        < page.text.index("Ruled out, and by what")
-    )
-    assert page.text.index("Ruled out, and by what") < page.text.index("What was recorded")
-    assert "use the loss mask in the loss" in page.text
-
-
 def test_every_chart_is_drawn_and_says_what_healthy_looks_like(page):
     assert len(page.figures) == len(CHARTS)
     assert page.text.count("In a healthy run:") == len(CHARTS)
@@ -193,14 +181,6 @@ def test_a_run_that_recorded_nothing_yet_has_a_page(tmp_path):
     assert "never made an optimizer step" in page_of(folder), "it has ended, and made none"
 
 
-def test_a_run_without_tokens_has_a_page(tmp_path):
-    rows = healthy_rows()
-    rows["tokens"] = []
-    page = Page(page_of(record(tmp_path / "run", rows)))
-    assert "gap" not in page.figures and "reward" in page.figures
-    assert "log-probs of sampler and trainer" in page.text
-
-
 def test_the_state_of_a_run_is_told_from_its_end_and_its_lock(tmp_path):
     folder = tmp_path / "run"
     recorder = begin(folder)
@@ -210,12 +190,6 @@ def test_the_state_of_a_run_is_told_from_its_end_and_its_lock(tmp_path):
     assert state_of(facts, folder) is State.FINISHED
     assert state_of({**facts, "ended": None}, folder) is State.CRASHED
     assert state_of(facts, None) is State.LOG
-
-
-def test_a_look_at_the_lock_of_a_run_leaves_it_as_it_was(tmp_path):
-    folder = record(tmp_path / "run")
-    state_of({"ended": None}, folder)
-    begin(folder).close()
 
 
 def test_two_looks_at_a_lock_at_once_do_not_see_each_other(tmp_path):
@@ -311,20 +285,6 @@ def test_rollouts_to_look_at_are_evidence_and_the_largest_and_smallest_disagreem
     assert "An example of H09" in reasons
     assert "differ most" in reasons and "differ least" in reasons
     assert len(chosen) <= examples.MOST
-
-
-def test_evidence_that_names_a_rollout_which_is_not_there_is_left_out():
-    rows = blind_rows()
-    trace = Trace.from_rows(run=run_facts(), **rows)
-    report = diagnose(trace)
-    gone = [row for row in rows["rollouts"] if row["step"] == 5]
-    smaller = Trace.from_rows(run=run_facts(), rollouts=gone)
-    assert all(one.step == 5 for one in examples.chosen(smaller, report))
-
-
-def test_the_report_of_a_small_run_is_below_a_megabyte(page, tmp_path):
-    folder = record(tmp_path / "run", healthy_rows(steps=40))
-    assert len(page_of(folder).encode()) < 1e6
 
 
 def test_the_page_of_a_log_of_50_rows_is_below_300_kB(tmp_path):

@@ -217,26 +217,12 @@ def user_rows(kind):
 def test_renaming_reward_functions_changes_no_finding(kind):
     rows, draw = user_rows(kind), random.Random(1)
     expected = seen(flatline.diagnose(renamed(rows, {"first": "first", "second": "second"})), {})
-    for _ in range(6):
+    for _ in range(3):
         one, other = draw.sample(NAMES, 2)
         if {one, other} == {"combined", "exact_match"}:
             continue
         names = {"first": one, "second": other}
         assert seen(flatline.diagnose(renamed(rows, names)), names) == expected, names
-
-
-@pytest.mark.parametrize("name", ["correct", "equation_reward_func", "format_correct", "r"])
-def test_a_collapse_to_empty_answers_is_seen_whatever_the_function_is_called(name):
-    rows = healthy_rows(steps=12, gain=0.0)
-    for row in rows["rollouts"]:
-        late = row["step"] > 2
-        right = 0.0 if late else row["parts"]["exact_match"]
-        row["model_tokens"] = 1 if late else 60
-        row["parts"] = {name: right, "brief": 0.9 + 0.01 * (row["rollout"] % 7) if late else 0.1}
-        row["reward"] = right + 2 * row["parts"]["brief"]
-    report = flatline.diagnose(Trace.from_rows(run=UNTOLD, **rows))
-    collapse = next(one for one in report.findings if one.hypothesis == "H43")
-    assert collapse.level is Level.SUSPECT and f"`{name}` goes from" in collapse.text
 
 
 def test_a_collapse_that_hangs_on_which_part_is_right_is_asked_about():

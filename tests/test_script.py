@@ -47,52 +47,49 @@ def run(given, folder, *more, **asked):
     )
 
 
-def test_a_script_that_knows_nothing_of_flatline_is_recorded_with_the_seed_it_is_given(
-    given, tmp_path
-):
+@pytest.fixture(scope="module")
+def recorded(given, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("recorded")
+    run(given, folder / "out", record=folder / "run", seed=5, evaluate=True)
+    return folder / "run"
+
+
+def test_a_script_that_knows_nothing_of_flatline_is_recorded_with_the_seed_it_is_given(recorded):
     for script in (SUMS, TOOL_SUMS):
         assert "flatline" not in script.read_text().replace("knows nothing of flatline", "")
-    run(given, tmp_path / "out", record=tmp_path / "run", seed=5, evaluate=True)
-    trace = Trace.open(tmp_path / "run")
+    trace = Trace.open(recorded)
     assert trace.run["seed"] == 5
     assert list(trace.steps["step"]) == [1, 2]
-    first, last = read_scores(tmp_path / "run")
+    first, last = read_scores(recorded)
     assert (first.step, last.step) == (0, 2)
     assert first.problems == last.problems
     held_out = {problem.partition(": ")[2] for problem in first.problems}
     assert len(held_out) > 10
 
 
-def test_the_same_seed_trains_the_same_with_and_without_a_recording(given, tmp_path):
-    drawn = []
-    for name, record in (("a", tmp_path / "a"), ("b", tmp_path / "b")):
-        run(given, tmp_path / f"out-{name}", record=record, seed=1, evaluate=name == "b")
-        drawn.append(Trace.open(record).steps["grad_norm"].tolist())
+def test_the_same_seed_trains_the_same_with_and_without_a_recording(given, tmp_path, recorded):
+    drawn = [Trace.open(recorded).steps["grad_norm"].tolist()]
+    for name, evaluate in (("again", True), ("not evaluated", False)):
+        run(given, tmp_path / "out", record=tmp_path / name, seed=5, evaluate=evaluate)
+        drawn.append(Trace.open(tmp_path / name).steps["grad_norm"].tolist())
+    first, again, other = drawn
+    assert first == again
     # Rows that are held out are not trained on, so what is trained is another matter.
-    assert drawn[0] != drawn[1]
-    run(given, tmp_path / "out-c", record=tmp_path / "c", seed=1, evaluate=True)
-    assert Trace.open(tmp_path / "c").steps["grad_norm"].tolist() == drawn[1]
-
-
-def test_another_seed_draws_other_completions(given, tmp_path):
-    found = []
-    for seed in (0, 1):
-        path = tmp_path / f"pilot-{seed}.json"
-        run(given, tmp_path / "out", seed=seed, evaluate=True, pilot=path)
-        found.append(json.loads(path.read_text()))
-    assert found[0]["drawn"] != found[1]["drawn"]
-    assert found[0]["steps"] == 2 and found[0]["seconds_per_step"] > 0
-    assert {one["hypothesis"] for one in found[0]["findings"]} >= {"H09", "H54"}
+    assert first != other
 
 
 def test_a_pilot_compares_the_gradient_with_the_remedy_to_the_one_without(given, tmp_path):
-    found = {}
-    for fault in ((), ("--fault", "mask")):
+    found = []
+    for seed, fault in ((0, ()), (1, ()), (0, ("--fault", "mask"))):
         path = tmp_path / "pilot.json"
-        run(given, tmp_path / "out", *fault, remedies=("H09",), seed=0, pilot=path)
-        found[fault] = json.loads(path.read_text())["gradient"]
-    assert all(one["cosine"] > 1 - 1e-9 for one in found[()])
-    assert all(one["cosine"] < 0.9 for one in found["--fault", "mask"])
+        run(given, tmp_path / "out", *fault, remedies=("H09",), seed=seed, pilot=path)
+        found.append(json.loads(path.read_text()))
+    healthy, other_seed, faulty = found
+    assert healthy["drawn"] != other_seed["drawn"]
+    assert healthy["steps"] == 2 and healthy["seconds_per_step"] > 0
+    assert {one["hypothesis"] for one in healthy["findings"]} >= {"H09", "H54"}
+    assert all(one["cosine"] > 1 - 1e-9 for one in healthy["gradient"])
+    assert all(one["cosine"] < 0.9 for one in faulty["gradient"])
 
 
 def test_a_script_that_trains_nothing_is_told(tmp_path):

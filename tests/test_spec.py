@@ -34,6 +34,22 @@ ASKED = Asked(group=2, rows_in_pass=4, longest=10)
 ON = torch.ones(2, dtype=torch.bool)
 
 
+def logs(*chances):
+    return torch.log(torch.tensor(chances))
+
+
+def _one_loss(asked, new_T, old_T, advantage, *, reference_T=None, mask_T=ON, **told):
+    return token_loss(
+        asked,
+        new_T=new_T,
+        old_T=old_T,
+        reference_T=reference_T,
+        mask_T=mask_T,
+        advantage=torch.tensor(advantage),
+        **told,
+    )
+
+
 def test_a_group_is_one_row_as_often_as_asked():
     assert broken_groups([5, 5, 7, 7], 2) == []
     assert broken_groups([5, 7, 5, 7], 2) == [0, 1]
@@ -119,7 +135,7 @@ def test_log_probs_are_those_of_the_row_alone_at_the_temperature():
 
 
 def test_the_ratio_is_of_each_token_or_of_the_sequence():
-    new, old = torch.log(torch.tensor([0.4, 0.1])), torch.log(torch.tensor([0.2, 0.2]))
+    new, old = logs(0.4, 0.1), logs(0.2, 0.2)
     assert ratio(ASKED, new, old, ON).tolist() == pytest.approx([2.0, 0.5])
     assert ratio(replace(ASKED, level="sequence"), new, old, ON).tolist() == pytest.approx([1, 1])
 
@@ -127,8 +143,8 @@ def test_the_ratio_is_of_each_token_or_of_the_sequence():
 def test_gspo_token_has_the_sequences_ratio_and_each_tokens_own_gradient():
     """Ratios of 2 and 8: the sequence's is 4, beyond the clip at 1.2. With an advantage of 1 a
     token's loss then no longer moves; with one of -1 it moves by 4 per nat of that token alone."""
-    new = torch.log(torch.tensor([0.4, 0.8])).requires_grad_()
-    old = torch.log(torch.tensor([0.2, 0.1]))
+    new = logs(0.4, 0.8).requires_grad_()
+    old = logs(0.2, 0.1)
     asked = replace(ASKED, level="sequence_token")
     found = ratio(asked, new, old, ON)
     assert found.tolist() == pytest.approx([4.0, 4.0])
@@ -144,7 +160,7 @@ def test_gspo_token_has_the_sequences_ratio_and_each_tokens_own_gradient():
 
 
 def test_the_kl_is_schulmans_third_estimator():
-    new, reference = torch.log(torch.tensor([0.5])), torch.log(torch.tensor([0.25]))
+    new, reference = logs(0.5), logs(0.25)
     plain = 0.5 - math.log(0.5) - 1
     assert float(kl(ASKED, new, reference, torch.tensor([2.0]))) == pytest.approx(plain)
     corrected = kl(replace(ASKED, corrected_kl=True), new, reference, torch.tensor([2.0]))
@@ -157,38 +173,19 @@ def test_the_kl_is_schulmans_third_estimator():
 )
 def test_the_clip_stops_what_went_far_enough_and_nothing_else(advantage, chance, expected):
     asked = replace(ASKED, clip_low=0.1, clip_high=0.3)
-    found = token_loss(
-        asked,
-        new_T=torch.log(torch.tensor([chance])),
-        old_T=torch.log(torch.tensor([0.2])),
-        reference_T=None,
-        mask_T=ON[:1],
-        advantage=torch.tensor(advantage),
-    )
+    found = _one_loss(asked, logs(chance), logs(0.2), advantage, mask_T=ON[:1])
     assert float(found) == pytest.approx(expected)
 
 
 def test_the_two_sided_clip_holds_a_ratio_that_is_punished():
-    found = token_loss(
-        replace(ASKED, ceiling=1.5),
-        new_T=torch.log(torch.tensor([0.4])),
-        old_T=torch.log(torch.tensor([0.2])),
-        reference_T=None,
-        mask_T=ON[:1],
-        advantage=torch.tensor(-1.0),
-    )
+    found = _one_loss(replace(ASKED, ceiling=1.5), logs(0.4), logs(0.2), -1.0, mask_T=ON[:1])
     assert float(found) == pytest.approx(1.5)
 
 
 def test_cispo_has_the_gradient_of_the_log_prob_times_a_held_ratio():
-    new = torch.log(torch.tensor([0.4])).requires_grad_()
-    found = token_loss(
-        replace(ASKED, loss="cispo", clip_high=1.5),
-        new_T=new,
-        old_T=torch.log(torch.tensor([0.2])),
-        reference_T=None,
-        mask_T=ON[:1],
-        advantage=torch.tensor(2.0),
+    new = logs(0.4).requires_grad_()
+    found = _one_loss(
+        replace(ASKED, loss="cispo", clip_high=1.5), new, logs(0.2), 2.0, mask_T=ON[:1]
     )
     found.sum().backward()
     assert float(new.grad) == pytest.approx(-3.0)
@@ -201,13 +198,13 @@ def test_an_entropy_share_leaves_the_least_certain_tokens():
 
 
 def test_what_is_left_out_of_the_policy_loss_keeps_its_kl():
-    loss = token_loss(
+    loss = _one_loss(
         replace(ASKED, beta=0.5),
-        new_T=torch.log(torch.tensor([0.5])),
-        old_T=torch.log(torch.tensor([0.5])),
-        reference_T=torch.log(torch.tensor([0.25])),
+        logs(0.5),
+        logs(0.5),
+        1.0,
+        reference_T=logs(0.25),
         mask_T=ON[:1],
-        advantage=torch.tensor(1.0),
         chosen_T=torch.tensor([False]),
     )
     assert float(loss) == pytest.approx(0.5 * (0.5 - math.log(0.5) - 1))
@@ -350,14 +347,7 @@ def test_a_completion_of_rloo_is_one_act():
     found_T = ratio(RLOO, new_T, torch.zeros(2), ON)
     assert found_T.tolist() == pytest.approx([math.exp(0.3)] * 2)
     within = replace(RLOO, clip_high=1.0, beta=0.5)
-    loss_T = token_loss(
-        within,
-        new_T=new_T,
-        old_T=torch.zeros(2),
-        reference_T=torch.full((2,), 5.0),
-        mask_T=ON,
-        advantage=torch.tensor(2.0),
-    )
+    loss_T = _one_loss(within, new_T, torch.zeros(2), 2.0, reference_T=torch.full((2,), 5.0))
     share = shares(replace(within, passes=1), [2], 2)[0]
     (share * loss_T.sum()).backward()
     assert float((share * loss_T.sum()).detach()) == pytest.approx(-2 * math.exp(0.3)), (
@@ -370,14 +360,7 @@ def test_a_completion_of_rloo_is_one_act():
 @pytest.mark.parametrize(("advantage", "kept"), [(1.0, [0.4, -0.8]), (-1.0, [0.9, -0.4])])
 def test_gmpo_takes_the_geometric_mean_of_ratios_clipped_to_one_side(advantage, kept):
     asked = replace(ASKED, loss="gmpo", clip_low=0.4, clip_high=0.4)
-    loss_T = token_loss(
-        asked,
-        new_T=torch.tensor([0.9, -0.8]),
-        old_T=torch.zeros(2),
-        reference_T=None,
-        mask_T=ON,
-        advantage=torch.tensor(advantage),
-    )
+    loss_T = _one_loss(asked, torch.tensor([0.9, -0.8]), torch.zeros(2), advantage)
     assert loss_T.tolist() == pytest.approx([-advantage * math.exp(sum(kept) / 2)] * 2)
 
 
@@ -394,32 +377,13 @@ def test_sapo_has_the_slope_of_the_ratio_at_1_and_flattens_away_from_it():
     asked = replace(ASKED, loss="sapo", softness=(1.0, 2.0))
     for advantage, tau in ((1.0, 1.0), (-0.5, 2.0)):
         new_T = torch.tensor([0.0, math.log(3)], requires_grad=True)
-        loss_T = token_loss(
-            asked,
-            new_T=new_T,
-            old_T=torch.zeros(2),
-            reference_T=None,
-            mask_T=ON,
-            advantage=torch.tensor(advantage),
-        )
+        loss_T = _one_loss(asked, new_T, torch.zeros(2), advantage)
         assert loss_T[1].item() == pytest.approx(
             -4 / tau / (1 + math.exp(-2 * tau)) * advantage, rel=1e-5
         )
         loss_T.sum().backward()
         assert float(new_T.grad[0]) == pytest.approx(-advantage)
     assert shares(asked, [2, 3], 5) == shares(replace(asked, loss="grpo"), [2, 3], 5)
-
-
-def _one_loss(asked, new_T, old_T, advantage, **told):
-    return token_loss(
-        asked,
-        new_T=new_T,
-        old_T=old_T,
-        reference_T=None,
-        mask_T=ON[:2],
-        advantage=torch.tensor(advantage),
-        **told,
-    )
 
 
 def test_vespo_weighs_a_completion_by_a_gamma_density_of_the_product_of_its_ratios():

@@ -1,28 +1,23 @@
 """Nothing of a trace is lost without a word: damaged checksums, footers and facts, and recordings
 that broke off while the training went on."""
 
-import errno
 import io
 import json
-import subprocess
 import sys
 import threading
-import zlib
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from flatline.diagnosis.outcome import Outcome
 from flatline.diagnosis.report import diagnose
 from flatline.errors import TraceError
 from flatline.heldout import FILE as HELD_OUT
 from flatline.heldout import HeldOutScore, lines_of, read_scores
-from flatline.hypotheses.base import Level
 from flatline.live.hooks import Guard
 from flatline.report.series import Run, heldout_plays
-from flatline.trace import Recorder, Trace, account, files, writer
+from flatline.trace import Trace, account, files, writer
 from flatline.trace.account import Account
 from flatline.trace.files import StreamFile
 from flatline.trace.lock import is_live
@@ -82,25 +77,17 @@ def test_an_emptied_checksum_file_costs_no_finding_and_is_said(tmp_path):
     assert any("has no checksum for" in text for text in after.caveats)
 
 
-def test_repeated_lines_of_checksums_are_no_rows_and_are_said(tmp_path):
-    path = run_of(tmp_path) / "steps.r0.0.crc"
-    path.write_text(path.read_text() * 5000)
-    steps, said = told(tmp_path)
-    assert steps == [*range(1, STEPS + 1)]
-    assert "lines about bytes that another one is about" in said[0]
-
-
 def test_checksums_cut_off_at_any_byte_cost_no_row_and_are_said(tmp_path):
     path = run_of(tmp_path) / "steps.r0.0.crc"
     data = path.read_bytes()
-    for end in range(len(data)):
+    for end in range(0, len(data), 13):
         path.write_bytes(data[:end])
         steps, said = told(tmp_path)
         assert steps == [*range(1, STEPS + 1)]
         assert len(said) == 1 and "has no checksum for" in said[0]
 
 
-@pytest.mark.parametrize("line", range(STEPS + 1))
+@pytest.mark.parametrize("line", [0, 1, STEPS])
 def test_a_lost_line_of_checksums_is_said_and_its_batch_is_read(tmp_path, line):
     path = run_of(tmp_path) / "steps.r0.0.crc"
     lines = lines_in(path)
@@ -130,9 +117,16 @@ def test_a_batch_that_was_not_written_whole_is_said(tmp_path):
     assert "What follows them is lost" in said[0]
 
 
-def test_a_stream_that_is_gone_is_missed_because_of_its_checksums(tmp_path):
-    (run_of(tmp_path) / "steps.r0.0.arrow").unlink()
-    assert told(tmp_path) == ([], ["The file that steps.r0.0.crc is about is missing."])
+@pytest.mark.parametrize(
+    ("clean", "gone", "sums"),
+    [
+        (False, "steps.r0.0.arrow", "steps.r0.0.crc"),
+        (True, "steps.r0.0.parquet", "steps.r0.0.parquet.crc"),
+    ],
+)
+def test_a_file_that_is_gone_is_missed_because_of_its_checksums(tmp_path, clean, gone, sums):
+    (run_of(tmp_path, clean=clean) / gone).unlink()
+    assert told(tmp_path) == ([], [f"The file that {sums} is about is missing."])
 
 
 def test_checksums_of_an_older_flatline_are_believed_as_they_are(tmp_path):
@@ -155,24 +149,6 @@ def test_a_reader_waits_for_the_line_of_what_it_saw(tmp_path, monkeypatch):
 
 
 # -- parquet ----------------------------------------------------------------------------------
-
-
-def test_no_flipped_bit_in_a_footer_turns_a_column_into_nothing_without_a_word(tmp_path):
-    path = run_of(tmp_path, clean=True) / "steps.r0.0.parquet"
-    data = path.read_bytes()
-    footer = int.from_bytes(data[-8:-4], "little") + 8
-    for at in range(len(data) - footer, len(data), 37):
-        flipped = bytearray(data)
-        flipped[at] ^= 0x04
-        path.write_bytes(bytes(flipped))
-        steps, said = told(tmp_path)
-        assert steps == []
-        assert "steps.r0.0.parquet cannot be read at all" in said[0]
-
-
-def test_a_parquet_file_that_is_gone_is_missed(tmp_path):
-    (run_of(tmp_path, clean=True) / "steps.r0.0.parquet").unlink()
-    assert told(tmp_path) == ([], ["The file that steps.r0.0.parquet.crc is about is missing."])
 
 
 @pytest.mark.parametrize("emptied", [True, False])
@@ -214,21 +190,6 @@ def test_a_lost_text_of_a_token_is_shown_by_its_number():
 
 
 # -- run.json ---------------------------------------------------------------------------------
-
-
-def test_no_flipped_bit_in_run_json_changes_a_fact_without_a_word(tmp_path):
-    path = run_of(tmp_path, clean=True, steps=[1]) / "run.json"
-    data, facts = path.read_bytes(), Trace.open(tmp_path).run
-    for bit in range(0, 8 * len(data), 11):
-        flipped = bytearray(data)
-        flipped[bit // 8] ^= 1 << bit % 8
-        path.write_bytes(bytes(flipped))
-        try:
-            trace = Trace.open(tmp_path)
-        except TraceError:
-            continue
-        kept = all(trace.run.get(name) == value for name, value in facts.items())
-        assert kept or trace.warnings
 
 
 def test_run_json_that_was_edited_is_read_and_said_and_may_be_without_its_checksum(tmp_path):
@@ -283,26 +244,6 @@ def test_evaluations_of_an_older_flatline_are_read(tmp_path):
 
 
 # -- recordings that broke off ----------------------------------------------------------------
-
-
-def full_disk(*_):
-    raise OSError(errno.ENOSPC, "No space left on device")
-
-
-def test_a_recording_that_a_full_disk_ended_is_no_all_clear_and_says_where_and_why(
-    tmp_path, monkeypatch
-):
-    sink = Writer(tmp_path, run=run_facts())
-    for step in range(1, 20):
-        sink.write("steps", [{"step": step, "reward": 0.5}])
-        sink.end_step()
-        if step == 4:
-            monkeypatch.setattr(StreamFile, "append", full_disk)
-    sink.close()
-    trace = Trace.open(tmp_path)
-    assert "broke off after step 4" in trace.stopped and "No space left" in trace.stopped
-    assert diagnose(trace).damaged
-    assert diagnose(trace).outcome is Outcome.UNEXPLAINED
 
 
 def test_the_reason_takes_no_room_that_was_not_taken_before(tmp_path):
@@ -394,35 +335,6 @@ def test_what_was_left_out_or_dropped_is_known_from_the_trace(tmp_path, clean):
     assert (tmp_path / "recording.r0.0.json").exists() != clean
 
 
-DROPS = """
-import os, sys
-from flatline.trace.writer import Writer
-sink = Writer(sys.argv[1])
-sink._count_dropped(3)
-sink.end_step()
-os._exit(9)
-"""
-
-
-def test_a_killed_process_has_told_what_it_dropped(tmp_path):
-    subprocess.run([sys.executable, "-c", DROPS, str(tmp_path)], check=False)
-    assert Trace.open(tmp_path).run["dropped_tokens"] == 3
-
-
-def test_a_run_without_a_step_says_that_nothing_was_recorded(tmp_path):
-    with Recorder(tmp_path):
-        pass
-    report = diagnose(Trace.open(tmp_path))
-    assert any("Nothing was recorded" in text for text in report.caveats)
-    assert all(finding.level is not Level.FAULT for finding in report.findings)
-
-
-def test_a_damaged_account_of_the_recording_is_said(tmp_path):
-    path = run_of(tmp_path) / "recording.r0.0.json"
-    path.write_bytes(path.read_bytes()[:-2])
-    assert "so what the recording left out is not known" in Trace.open(tmp_path).warnings[0]
-
-
 def test_the_trace_until_a_step_keeps_what_was_said(tmp_path):
     (run_of(tmp_path) / "steps.r0.0.crc").unlink()
     assert Trace.open(tmp_path).until(3).warnings
@@ -467,9 +379,3 @@ def test_a_message_and_its_line_reach_the_files_together(tmp_path):
         *_, last = lines_in(sums)
         assert int(last.split()[1]) == stream.path.stat().st_size
     stream.close()
-
-
-def test_every_line_has_a_checksum_of_its_own(tmp_path):
-    for line in lines_in(run_of(tmp_path) / "steps.r0.0.crc"):
-        body, check = line.rstrip("\n").rsplit(" ", 1)
-        assert f"{zlib.crc32(body.encode()):08x}" == check

@@ -3,7 +3,6 @@
 import json
 import math
 import os
-import random
 import signal
 import subprocess
 import sys
@@ -115,74 +114,16 @@ def test_a_flipped_bit_in_a_stream_costs_its_batch_and_no_other(tmp_path):
     assert [text for text in trace.warnings if "batch 3" in text]
 
 
-def test_no_flipped_bit_in_a_stream_goes_unseen_or_stops_the_reader(tmp_path):
-    write_steps(tmp_path, clean=False)
-    path = tmp_path / "steps.r0.0.arrow"
-    whole = path.read_bytes()
-    chance = random.Random(0)
-    for at in chance.sample(range(len(whole)), 150):
-        flip(path, at)
-        trace = Trace.open(tmp_path)
-        found = trace.tables["steps"].column("reward").to_pylist()
-        assert set(found) <= {1.0, 2.0, 3.0, 4.0, 5.0, 6.0}
-        assert len(found) == STEPS or trace.warnings
-        path.write_bytes(whole)
-
-
 def test_a_damaged_schema_at_the_head_costs_nothing(tmp_path):
     write_steps(tmp_path, clean=False)
     flip(tmp_path / "steps.r0.0.arrow", 0)
     assert len(Trace.open(tmp_path).steps) == STEPS
 
 
-def test_damaged_checksums_are_damage_too(tmp_path):
-    write_steps(tmp_path, clean=False)
-    path = tmp_path / "steps.r0.0.crc"
-    lines = path.read_text().splitlines(keepends=True)
-    lines[2] = lines[2][:-2] + ("0" if lines[2][-2] != "0" else "1") + "\n"
-    path.write_text("".join(lines))
-    trace = Trace.open(tmp_path)
-    assert trace.steps["step"].tolist() == [1, 2, 3, 4, 5, 6]
-    assert "steps.r0.0.crc is damaged (lines that are no checksum: 1)" in trace.warnings[0]
-    assert "batches read: 1" in trace.warnings[1] and "would go unseen" in trace.warnings[1]
-
-
-def test_a_stream_without_its_checksums_is_read_with_a_warning(tmp_path):
-    write_steps(tmp_path, clean=False)
-    (tmp_path / "steps.r0.0.crc").unlink()
-    trace = Trace.open(tmp_path)
-    assert len(trace.steps) == STEPS
-    assert "damage in it may go unseen" in trace.warnings[0]
-    os.truncate(tmp_path / "steps.r0.0.arrow", (tmp_path / "steps.r0.0.arrow").stat().st_size - 9)
-    assert len(Trace.open(tmp_path).steps) == STEPS - 1
-
-
 def test_any_arrow_reader_takes_a_stream(tmp_path):
     write_steps(tmp_path, clean=False)
     table = pa.ipc.open_stream((tmp_path / "steps.r0.0.arrow").read_bytes()).read_all()
     assert table.num_rows == STEPS
-
-
-def test_a_flipped_bit_in_parquet_never_passes_for_data(tmp_path):
-    write_steps(tmp_path)
-    path = tmp_path / "steps.r0.0.parquet"
-    whole = path.read_bytes()
-    for at in random.Random(0).sample(range(len(whole)), 60):
-        flip(path, at)
-        trace = Trace.open(tmp_path)
-        found = [x for x in trace.tables["steps"].column("reward").to_pylist() if x is not None]
-        assert found in ([], [1.0, 2.0, 3.0, 4.0, 5.0, 6.0])
-        assert found or trace.warnings
-        path.write_bytes(whole)
-
-
-def test_a_truncated_parquet_file_is_named_and_the_rest_is_read(tmp_path):
-    write_steps(tmp_path)
-    os.truncate(tmp_path / "rollouts.r0.0.parquet", 100)
-    trace = Trace.open(tmp_path)
-    assert len(trace.steps) == STEPS
-    assert len(trace.rollouts) == 0
-    assert "rollouts.r0.0.parquet cannot be read at all" in trace.warnings[0]
 
 
 def test_where_parquet_and_stream_are_both_there_no_row_counts_twice(tmp_path):
@@ -274,25 +215,6 @@ def test_two_runs_cannot_write_into_one_directory(tmp_path):
         Writer(tmp_path)
     writer.close()
     Writer(tmp_path).close()
-
-
-HOLDS = """
-import sys
-from pathlib import Path
-from flatline.trace.lock import RankLock
-lock = RankLock(Path(sys.argv[1]), 0)
-print("held", flush=True)
-sys.stdin.read()
-"""
-
-
-def test_a_directory_that_another_process_writes_is_not_blamed_on_this_one(tmp_path):
-    Writer(tmp_path).close()
-    started = [sys.executable, "-c", HOLDS, str(tmp_path)]
-    with subprocess.Popen(started, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
-        assert other.stdout.readline() == b"held\n"
-        with pytest.raises(TraceError, match=r"another process(.|\n)*Wait for it to end"):
-            Writer(tmp_path)
 
 
 def test_a_directory_that_cannot_be_written_is_refused_before_the_training(tmp_path):
@@ -427,7 +349,7 @@ def assert_all_there(done, trace):
     assert set(done) <= set(trace.token_steps.tolist())
 
 
-@pytest.mark.parametrize("seconds", [0.0, 0.05, 0.21])
+@pytest.mark.parametrize("seconds", [0.0, 0.1])
 def test_a_killed_process_loses_no_completed_step(tmp_path, seconds):
     done, trace = kill_and_read(tmp_path / "run", seconds)
     assert_all_there(done, trace)

@@ -5,7 +5,6 @@ import math
 import sys
 
 import numpy as np
-import pyarrow as pa
 import pytest
 from typer.testing import CliRunner
 
@@ -15,8 +14,6 @@ from flatline.trace import Recorder, Trace
 from tests.traces import PIECE, SETTINGS, healthy_rows, healthy_trace, trace_of
 
 HOSTILE = "\x1b[31mred [bold]x[/bold] \u202e"
-outside = pa.table({"a": [1]})
-"""A variable that no SQL may see."""
 
 
 @pytest.fixture(scope="module")
@@ -128,20 +125,6 @@ def test_query_prints_text_of_a_model_as_visible_text(run):
     assert "\x1b" not in shown.stdout
 
 
-def test_query_prints_nan_as_null_in_json(tmp_path):
-    with Recorder(tmp_path) as recorder:
-        recorder.log_step(step=1, reward=math.nan, metrics={"x": math.inf})
-    rows = json.loads(flatline("query", tmp_path, "SELECT * FROM steps", "--json").stdout)
-    assert rows[0]["reward"] is None
-    assert rows[0]["metrics"] == {"x": None}
-
-
-def test_query_says_what_is_wrong_and_exits_with_2(run):
-    shown = flatline("query", run, "SELEC 1")
-    assert shown.exit_code == 2
-    assert "There are these views" in shown.stderr
-
-
 def test_show_sums_up_the_run(run):
     shown = flatline("show", run).stdout
     for part in ("recorded by recorder", "reward", "num_generations", "tokens", "--step 2"):
@@ -240,16 +223,6 @@ TWO_REWARDS = """
     SELECT r.step, s.reward, r.reward FROM rollouts r JOIN steps s USING (step)
     WHERE r.step = 1 ORDER BY r.rollout LIMIT 1
 """
-
-
-def test_columns_of_one_name_are_told_apart_in_the_table(run):
-    trace = Trace.open(run)
-    mean, own = trace.steps["reward"][1], trace.rollouts["reward"][0]
-    result = flatline("query", run, TWO_REWARDS)
-    heading, _, row, *_ = result.stdout.splitlines()
-    assert heading.split() == ["step", "reward", "reward_1"]
-    assert row.split() == ["1", f"{mean:.6g}", f"{own:.6g}"]
-    assert "`reward_1`" in result.stderr
 
 
 def test_columns_of_one_name_are_told_apart_in_json(run):

@@ -9,7 +9,7 @@ from flatline.errors import NotRecorded, TraceError
 from flatline.rollout.record import Author
 from flatline.trace import Trace
 from flatline.trace.tokens import UNKNOWN_AUTHOR
-from tests.traces import PIECE, healthy_rows, healthy_trace, rollout_rows, trace_of
+from tests.traces import PIECE, healthy_trace, rollout_rows, trace_of
 
 M, T = Author.MODEL, Author.TOOL
 
@@ -239,12 +239,3 @@ def test_what_was_sampled_may_not_be_known():
 def test_text_of_a_token_comes_from_the_vocabulary():
     trace = Trace.from_rows(vocabulary=[{"id": 3, "text": " hop"}])
     assert trace.decode([3, 4]) == " hop<4>"
-
-
-def test_the_healthy_trace_of_the_tests_has_every_column():
-    trace = healthy_trace()
-    for frame in (trace.steps, trace.rollouts, trace.weights):
-        assert [name for name in frame.table.column_names if name not in frame] == []
-    tokens = trace.tokens()
-    assert np.abs(tokens.sampler - tokens.trainer)[tokens.trained].max() < 1e-4
-    assert len(healthy_rows()["tokens"]) == len(trace.rollouts)

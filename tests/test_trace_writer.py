@@ -17,7 +17,7 @@ from flatline.trace import Recorder, Trace, backlog, writer
 from flatline.trace.files import StreamFile
 from flatline.trace.rows import to_batch
 from flatline.trace.writer import MemorySink, Writer
-from tests.traces import healthy_rows, rollout_rows
+from tests.traces import rollout_rows
 
 
 def token_rows(step, *, n=1000, rollouts=4):
@@ -152,18 +152,6 @@ def test_a_disk_that_fills_up_when_the_run_ends_keeps_the_streams(tmp_path, monk
     assert len(Trace.open(tmp_path).steps) == 1
 
 
-def test_a_value_that_fits_no_column_costs_that_column_alone(tmp_path, capsys):
-    sink = Writer(tmp_path)
-    for step in (1, 2):
-        sink.write("rollouts", [{"step": step, "rollout": 0, "hops": "two", "gold": 5}])
-    sink.close()
-    trace = Trace.open(tmp_path)
-    assert trace.rollouts["step"].tolist() == [1, 2]
-    assert "hops" not in trace.rollouts
-    assert trace.rollouts["gold"].tolist() == ["5", "5"]
-    assert capsys.readouterr().err.count("rollouts.hops") == 1
-
-
 @pytest.mark.parametrize(
     "arrays",
     [
@@ -224,7 +212,7 @@ for step in range(1, 200):
 """
 
 
-@pytest.mark.parametrize("ending", ["", "raise SystemExit(3)", "1 / 0"])
+@pytest.mark.parametrize("ending", ["", "1 / 0"])
 def test_a_process_that_ends_without_closing_keeps_everything_and_does_not_hang(tmp_path, ending):
     code = [sys.executable, "-c", FORGETFUL + ending, str(tmp_path)]
     subprocess.run(code, check=False, timeout=60, stderr=subprocess.DEVNULL)
@@ -296,20 +284,6 @@ def test_a_forked_child_writes_nothing_and_closes_nothing(tmp_path):
     assert Trace.open(tmp_path).steps["step"].tolist() == [1]
 
 
-def test_the_end_of_a_step_takes_milliseconds(tmp_path):
-    rows = healthy_rows(steps=20, prompts=8)
-    sink = Writer(tmp_path)
-    seconds = []
-    for step in range(1, 21):
-        start = time.perf_counter()
-        for table in ("rollouts", "tokens", "steps", "weights"):
-            sink.write(table, [row for row in rows[table] if row["step"] == step])
-        sink.end_step()
-        seconds.append(time.perf_counter() - start)
-    sink.close()
-    assert np.median(seconds) < 0.1
-
-
 def test_rows_in_memory_become_a_trace():
     sink = MemorySink(run={"settings": {"beta": 0.5}})
     sink.write("rollouts", rollout_rows([[1.0, 0.0]]))
@@ -337,14 +311,6 @@ def test_a_recorder_serves_any_loop(tmp_path):
     assert trace.settings["num_generations"] == 2
     assert trace.settings["beta"] is None
     assert (trace.run["source"], trace.run["seed"]) == ("recorder", 7)
-
-
-def test_a_recorder_leaves_a_failed_run_as_a_crash_would(tmp_path):
-    with pytest.raises(ZeroDivisionError), Recorder(tmp_path) as recorder:
-        recorder.log_step(step=1, reward=0.5)
-        raise ZeroDivisionError
-    assert list(tmp_path.glob("*.arrow"))
-    assert len(Trace.open(tmp_path).steps) == 1
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,6 @@
 import json
 import math
 import re
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +12,6 @@ from flatline.errors import ConfigError
 from flatline.stats import UNKNOWN, Estimate
 from flatline.tails import binomial
 from flatline.verdict import (
-    Confidence,
     Mechanism,
     NegativeControl,
     Presence,
@@ -27,9 +25,6 @@ from flatline.verdict import (
 )
 from flatline.verdict.criterion import MOST_SEEDS
 from flatline.verdict.planning import ends_of
-
-sys.path.append(str(Path(__file__).parent.parent / "benchmarks"))
-import verdicts
 
 CLEAN = NegativeControl(name="learning-rate-0", gain=Estimate(0.0, -0.01, 0.01, 64), clean=True)
 OPEN = NegativeControl(name="random-reward", gain=Estimate(0, -math.inf, math.inf, 1), clean=True)
@@ -51,95 +46,103 @@ def ruled(differences, seen=FLIPS, controls=(CLEAN,), rule=None):
     return decide("H09", differences, rule or Rule(), seen, controls)
 
 
-def test_an_effect_whose_mechanism_flips_is_validated():
-    verdict = ruled(RISES)
-    assert verdict.ruling is Ruling.VALIDATED
-    assert verdict.settled
-    assert verdict.effect.value == pytest.approx(np.mean(RISES))
-    assert verdict.reason == (
-        "Taking H09 away moved the outcome by +0.327 [+0.200, +0.453] over 3 matched seeds, at "
-        "least the 0.05 that matters, and the mechanism went with it."
-    )
+ABSENT = mechanism("absent", None)
+UNSEEN = mechanism("unknown", None)
+HURTS = [-one for one in RISES]
+BY_DIFFERENCES_AND_MECHANISM = [
+    (RISES, FLIPS, "validated", True),
+    (STAYS, FLIPS, "partial", True),
+    ([0.020, 0.025, 0.030], FLIPS, "partial", True),  # certain, and too small to matter
+    (HURTS, FLIPS, "partial", True),
+    ([], ABSENT, "invalidated", True),
+    (RISES, mechanism("absent", "absent"), "invalidated", True),  # something else did it
+    (STAYS, UNSEEN, "invalidated", True),
+    (STAYS, mechanism("unknown", "absent"), "invalidated", True),
+    (STAYS, mechanism(treated=None), "invalidated", True),
+    (STAYS, mechanism("present", "present"), "inconclusive", None),
+    (STAYS, mechanism("unknown", "present"), "inconclusive", None),
+    (RISES, mechanism(treated="present"), "inconclusive", True),
+    (RISES, mechanism(treated="unknown"), "inconclusive", True),
+    (RISES, mechanism("unknown", "absent"), "inconclusive", True),
+    (SCATTERS, FLIPS, "inconclusive", False),
+    (SCATTERS * 2, FLIPS, "inconclusive", True),  # the plan is spent
+]
 
 
-def test_a_mechanism_that_goes_and_moves_nothing_is_partial():
-    verdict = ruled(STAYS)
-    assert (verdict.ruling, verdict.settled) == (Ruling.PARTIAL, True)
-    assert "which excludes the 0.05 that matters" in verdict.reason
-
-
-def test_a_certain_effect_too_small_to_matter_is_partial_and_says_so():
-    verdict = ruled([0.020, 0.025, 0.030])
-    assert verdict.ruling is Ruling.PARTIAL
-    assert verdict.reason.endswith("over 3 matched seeds, less than the 0.05 that matters.")
-
-
-def test_a_treatment_that_hurts_is_not_validated():
-    verdict = ruled([-0.30, -0.32, -0.36])
-    assert verdict.ruling is Ruling.PARTIAL
-    assert "for the worse" in verdict.reason
-
-
-def test_an_absent_mechanism_needs_no_training():
-    verdict = ruled([], mechanism("absent", None), ())
-    assert (verdict.ruling, verdict.settled) == (Ruling.INVALIDATED, True)
+@pytest.mark.parametrize(("differences", "seen", "ruling", "settled"), BY_DIFFERENCES_AND_MECHANISM)
+def test_a_ruling_follows_from_the_effect_and_from_what_became_of_the_mechanism(
+    differences, seen, ruling, settled
+):
+    verdict = ruled(differences, seen)
+    assert verdict.ruling == ruling
+    assert settled is None or verdict.settled is settled
+    if differences:
+        assert verdict.effect.value == pytest.approx(np.mean(differences))
+        return
     assert verdict.effect == UNKNOWN
-    assert verdict.reason == (
-        "The mechanism is absent in the control runs (87 tokens were hidden)."
-    )
-
-
-def test_a_gain_without_the_mechanism_is_not_put_down_to_it():
-    verdict = ruled(RISES, mechanism("absent", "absent"))
-    assert (verdict.ruling, verdict.confidence) == (Ruling.INVALIDATED, Confidence.LOW)
-    assert "something else did it" in verdict.reason
-
-
-@pytest.mark.parametrize(
-    "seen", [mechanism("unknown", None), mechanism("unknown", "absent"), mechanism(treated=None)]
-)
-def test_an_excluded_effect_invalidates_where_the_mechanism_is_not_known(seen):
-    verdict = ruled(STAYS, seen)
-    assert (verdict.ruling, verdict.settled) == (Ruling.INVALIDATED, True)
-
-
-@pytest.mark.parametrize("control", ["present", "unknown"])
-def test_a_treatment_that_leaves_the_mechanism_invalidates_nothing(control):
-    verdict = ruled(STAYS, mechanism(control, "present"))
-    assert verdict.ruling is Ruling.INCONCLUSIVE
-    assert "never taken away" in verdict.reason
-
-
-@pytest.mark.parametrize(
-    ("seen", "says"),
-    [
-        (mechanism(treated="present"), "is still there in the treated runs"),
-        (mechanism(treated="unknown"), "could not be tested in the treated runs"),
-        (mechanism("unknown", "absent"), "could not be tested in the control runs"),
-    ],
-)
-def test_a_gain_without_a_mechanism_that_flips_is_never_validated(seen, says):
-    verdict = ruled(RISES, seen)
-    assert (verdict.ruling, verdict.settled) == (Ruling.INCONCLUSIVE, True)
-    assert says in verdict.reason
-
-
-def test_an_open_question_goes_on_until_the_plan_is_spent():
-    early, last = ruled(SCATTERS), ruled(SCATTERS * 2)
-    assert early.ruling is last.ruling is Ruling.INCONCLUSIVE
-    assert (early.settled, last.settled) == (False, True)
-    assert "it may be 0, and it may be the 0.05 that matters" in early.reason
 
 
 @pytest.mark.parametrize("differences", [RISES, STAYS])
 def test_a_negative_control_that_improves_takes_the_outcome_away(differences):
     verdict = ruled(differences, controls=(CLEAN, DIRTY))
     assert (verdict.ruling, verdict.settled) == (Ruling.INCONCLUSIVE, True)
-    assert verdict.reason.startswith("The negative control random-reward cannot learn and still")
+    assert DIRTY.name in verdict.reason
+    assert ruled(differences, ABSENT, (DIRTY,)).ruling is Ruling.INVALIDATED, "it needs no outcome"
 
 
-def test_an_absent_mechanism_does_not_need_the_outcome():
-    assert ruled(RISES, mechanism("absent", None), (DIRTY,)).ruling is Ruling.INVALIDATED
+@pytest.mark.parametrize(
+    ("differences", "seen", "controls", "confidence"),
+    [
+        *((each, FLIPS, (CLEAN,), "high") for each in (RISES, STAYS)),
+        *((each, FLIPS, (CLEAN, OPEN), "high") for each in (RISES, STAYS)),
+        *((each, FLIPS, (), "medium") for each in (RISES, STAYS)),
+        *((each, FLIPS, (OPEN,), "medium") for each in (RISES, STAYS)),
+        *((each, mechanism(direct=False), (CLEAN,), "medium") for each in (RISES, STAYS)),
+        *((each, mechanism(direct=False), (), "low") for each in (RISES, STAYS)),
+        (RISES, mechanism("absent", "absent"), (CLEAN,), "low"),
+        ([], ABSENT, (CLEAN,), "high"),
+        ([], mechanism("absent", None, direct=False), (CLEAN,), "medium"),
+        (STAYS, UNSEEN, (CLEAN,), "low"),
+        (STAYS, mechanism(treated=None), (CLEAN,), "medium"),
+    ],
+)
+def test_confidence_counts_what_stands_behind_a_verdict(differences, seen, controls, confidence):
+    verdict = ruled(differences, seen, controls)
+    assert verdict.ruling is not Ruling.INCONCLUSIVE
+    assert verdict.confidence == confidence
+
+
+BAD_RULES = {
+    "smallest_effect": (0.0, math.nan, math.inf, 5e-324, 1e200),
+    "alpha": (0.0, 1.0),
+    "family": (0,),
+    "looks": ((), (1, 2), (3, 3), (4, 3)),
+}
+IMPOSSIBLE = [
+    *((lambda n=n, v=v: Rule(**{n: v}), n) for n, vs in BAD_RULES.items() for v in vs),
+    *(
+        (lambda bad=bad: ruled([0.1, bad, 0.1]), "matched seed number 2 is")
+        for bad in (math.nan, math.inf, -math.inf, 1e101, 1e200, -1e308)
+    ),
+    *(
+        (ask, "standard deviation between seeds")
+        for sd in (0.0, -0.1, 5e-324, 1e200, math.nan, math.inf)
+        for ask in (
+            lambda sd=sd: power(Rule(), effect=0.1, sd=sd),
+            lambda sd=sd: detectable(Rule(), sd=sd),
+        )
+    ),
+    *(
+        (lambda wanted=wanted: detectable(Rule(), sd=0.03, power=wanted), "between 0 and 1")
+        for wanted in (0.0, 1.0, 80)
+    ),
+]
+
+
+@pytest.mark.parametrize(("ask", "told"), IMPOSSIBLE)
+def test_numbers_that_cannot_be_are_refused_by_their_name(ask, told):
+    with pytest.raises(ConfigError, match=told):
+        ask()
 
 
 @pytest.mark.parametrize("n", [0, 1, 2])
@@ -170,10 +173,6 @@ def test_equal_differences_are_one_however_many_and_decide_nothing(value, n):
     assert verdict.effect.low < 0 and verdict.effect.high > 0.05
     assert "closer than seeds do, so they count as one" in verdict.reason
     assert verdict.would_change.startswith("Seeds and a treatment that change the run")
-
-
-def test_rounding_is_no_spread():
-    assert ruled([0.3 - 0.2, 0.4 - 0.3, 0.1]).ruling is Ruling.INCONCLUSIVE
 
 
 @pytest.mark.parametrize("mean", [0.06, 0.2])
@@ -220,18 +219,6 @@ def test_a_single_seed_that_stands_apart_is_named():
     assert "hangs on" not in ruled(SCATTERS * 2).reason
 
 
-def test_a_validated_verdict_says_which_collapses_it_cannot_have_seen():
-    assert "3 seeds without one leave room for that in up to 63% of all runs" in (
-        ruled(RISES).would_change
-    )
-
-
-@pytest.mark.parametrize("huge", [1e101, 1e200, -1e308])
-def test_a_difference_beyond_all_measure_is_refused_by_its_place(huge):
-    with pytest.raises(ConfigError, match="matched seed number 2 is"):
-        ruled([0.1, huge, 0.1])
-
-
 @pytest.mark.parametrize("size", [1e-90, 1e-30, 1e30, 1e90])
 def test_a_verdict_does_not_depend_on_the_unit_of_the_outcome(size):
     for differences in (RISES, STAYS, SCATTERS):
@@ -240,70 +227,9 @@ def test_a_verdict_does_not_depend_on_the_unit_of_the_outcome(size):
         assert len(scaled.reason) < 250
 
 
-@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
-def test_a_difference_that_is_no_number_is_refused_by_its_place(bad):
-    with pytest.raises(ConfigError, match="matched seed number 2 is"):
-        ruled([0.1, bad, 0.1])
-
-
 def test_seeds_beyond_the_plan_are_refused():
     with pytest.raises(ConfigError, match="7 matched seeds, but the plan ends at 6"):
         ruled([0.1, 0.2, 0.3, 0.1, 0.2, 0.3, 0.2])
-
-
-@pytest.mark.parametrize(
-    "bad",
-    [
-        {"smallest_effect": 0.0},
-        {"smallest_effect": math.nan},
-        {"smallest_effect": math.inf},
-        {"smallest_effect": 5e-324},
-        {"smallest_effect": 1e200},
-        {"alpha": 0.0},
-        {"alpha": 1.0},
-        {"family": 0},
-        {"looks": ()},
-        {"looks": (1, 2)},
-        {"looks": (3, 3)},
-        {"looks": (4, 3)},
-    ],
-)
-def test_an_impossible_rule_is_refused(bad):
-    with pytest.raises(ConfigError, match=next(iter(bad))):
-        Rule(**bad)
-
-
-@pytest.mark.parametrize(
-    ("direct", "controls", "confidence"),
-    [
-        (True, (CLEAN,), "high"),
-        (False, (CLEAN,), "medium"),
-        (True, (CLEAN, OPEN), "high"),
-        (True, (), "medium"),
-        (True, (OPEN,), "medium"),
-        (False, (), "low"),
-    ],
-)
-def test_confidence_counts_what_stands_behind_a_cause(direct, controls, confidence):
-    for differences in (RISES, STAYS):
-        verdict = ruled(differences, mechanism(direct=direct), controls)
-        assert verdict.ruling is not Ruling.INCONCLUSIVE
-        assert verdict.confidence == confidence
-
-
-def test_a_verdict_without_mechanism_and_controls_has_low_confidence_however_many_seeds():
-    verdict = ruled(RISES, mechanism(direct=False), ())
-    assert (verdict.ruling, verdict.confidence) == (Ruling.VALIDATED, Confidence.LOW)
-
-
-@pytest.mark.parametrize(("direct", "confidence"), [(True, "high"), (False, "medium")])
-def test_confidence_in_an_absent_mechanism_is_that_of_the_look(direct, confidence):
-    assert ruled([], mechanism("absent", None, direct=direct)).confidence == confidence
-
-
-def test_an_experiment_that_never_showed_the_mechanism_has_low_confidence():
-    assert ruled(STAYS, mechanism("unknown", None)).confidence is Confidence.LOW
-    assert ruled(STAYS, mechanism(treated=None)).confidence is Confidence.MEDIUM
 
 
 def test_more_seeds_like_these_do_decide():
@@ -311,12 +237,6 @@ def test_more_seeds_like_these_do_decide():
     assert more_seeds(open_, Rule()) == 3
     assert ruled(open_).would_change == "About 3 more matched seeds with results like these."
     assert ruled(open_ * 2).ruling is Ruling.VALIDATED
-
-
-def test_more_seeds_than_the_plan_has_ask_for_a_new_one():
-    assert ruled(SCATTERS).would_change == (
-        "About 7 more matched seeds with results like these, in a new plan: this one ends at 6."
-    )
 
 
 def test_a_hopeless_question_is_not_answered_with_a_number_of_seeds():
@@ -343,12 +263,6 @@ def test_more_seeds_counts_up_to_a_planned_look():
     assert more_seeds([], Rule()) == 3
     assert more_seeds([0.12, 0.03, 0.06], Rule(looks=(3, 12))) == 9
     assert more_seeds(RISES, Rule()) == 0
-
-
-def test_small_outcomes_are_told_with_enough_digits():
-    verdict = ruled([3.0e-4, 3.1e-4, 3.3e-4], rule=Rule(smallest_effect=1e-4))
-    assert "+0.00031 [+0.00025" in verdict.reason
-    assert "the 0.0001 that matters" in verdict.reason
 
 
 @pytest.mark.parametrize("differences", [[], [0.1], RISES, STAYS, SCATTERS, [-0.3, -0.31, -0.3]])
@@ -445,8 +359,8 @@ def at_most(count, n, rate):
 
 def test_noise_is_validated_in_at_most_half_of_alpha_of_all_investigations():
     rule = Rule(smallest_effect=0.001)
-    falsely = rulings(0.0, 0.05, rule, 3000).count(Ruling.VALIDATED)
-    assert at_most(falsely, 3000, 0.025)
+    falsely = rulings(0.0, 0.05, rule, 1500).count(Ruling.VALIDATED)
+    assert at_most(falsely, 1500, 0.025)
     assert falsely > 0
 
 
@@ -458,47 +372,24 @@ def test_the_bound_would_notice_looks_that_nobody_accounted_for():
             is Ruling.VALIDATED
             for look in (3, 4, 5, 6)
         )
-        for row in rng.normal(0, 0.05, (3000, 6)).tolist()
+        for row in rng.normal(0, 0.05, (1500, 6)).tolist()
     )
-    assert not at_most(falsely, 3000, 0.025)
+    assert not at_most(falsely, 1500, 0.025)
 
 
 def test_eight_hypotheses_on_one_control_arm_keep_the_error_rate_together():
     rule = Rule(smallest_effect=0.001, family=8)
-    runs = np.random.default_rng(6).normal(0, 0.05, (400, 9, 6))
+    runs = np.random.default_rng(6).normal(0, 0.05, (200, 9, 6))
     falsely = sum(
         any(conclude(row, rule).ruling is Ruling.VALIDATED for row in (arms[1:] - arms[0]).tolist())
         for arms in runs
     )
-    assert at_most(falsely, 400, 0.05)
-
-
-@pytest.mark.parametrize("case", verdicts.HELD, ids=lambda case: case.name)
-def test_at_most_5_percent_of_investigations_without_an_effect_validate_anything(case):
-    rows = case.differences(np.random.default_rng(0), 2000, 1)[:, 0]
-    assert at_most(ends_of(rows, case.rule(1)).validated.sum(), 2000, 0.05)
-
-
-def test_float32_rounding_of_two_outcomes_is_not_taken_for_knowledge_of_noise():
-    rng = np.random.default_rng(8)
-    base = rng.uniform(0.3, 0.7, (3000, 6)).astype(np.float32)
-    treated = base + rng.choice([-0.06, 0.06], base.shape).astype(np.float32)
-    assert not ends_of((treated - base).astype(float), Rule()).validated.any()
-
-
-@pytest.mark.parametrize("family", [1, 3, 4, 12, 13])
-def test_runs_that_learn_or_not_by_chance_are_not_taken_for_an_effect(family):
-    rng = np.random.default_rng(family)
-    runs = 0.6 * (rng.random((3000, family + 1, 6)) < 0.5)
-    runs += rng.normal(0, 0.02, runs.shape)
-    rule = Rule(family=family)
-    arms = [ends_of(runs[:, 1 + arm] - runs[:, 0], rule).validated for arm in range(family)]
-    assert at_most(np.any(arms, axis=0).sum(), 3000, 0.05)
+    assert at_most(falsely, 200, 0.05)
 
 
 def test_an_effect_that_matters_is_rarely_excluded():
-    wrongly = rulings(0.05, 0.02, Rule(), 3000).count(Ruling.PARTIAL)
-    assert at_most(wrongly, 3000, 0.025)
+    wrongly = rulings(0.05, 0.02, Rule(), 1500).count(Ruling.PARTIAL)
+    assert at_most(wrongly, 1500, 0.025)
 
 
 def test_a_clear_effect_is_found_as_often_as_the_power_says_and_early():
@@ -532,17 +423,3 @@ def test_what_is_detectable_is_found_with_the_power_asked_for():
 def test_a_plan_with_too_few_seeds_for_its_family_detects_nothing():
     assert detectable(Rule(family=300), sd=0.03) == math.inf
     assert power(Rule(family=300), effect=10.0, sd=0.03) == 0
-
-
-@pytest.mark.parametrize("sd", [0.0, -0.1, 5e-324, 1e200, math.nan, math.inf])
-def test_a_spread_that_cannot_be_is_refused(sd):
-    with pytest.raises(ConfigError, match="standard deviation between seeds"):
-        power(Rule(), effect=0.1, sd=sd)
-    with pytest.raises(ConfigError, match="standard deviation between seeds"):
-        detectable(Rule(), sd=sd)
-
-
-@pytest.mark.parametrize("wanted", [0.0, 1.0, 80])
-def test_a_power_that_cannot_be_is_refused(wanted):
-    with pytest.raises(ConfigError, match="between 0 and 1"):
-        detectable(Rule(), sd=0.03, power=wanted)

@@ -1,7 +1,9 @@
 """From a wrong value back to the line that made it, on small pieces of code."""
 
 import importlib.util
+import re
 import sys
+from inspect import signature
 from types import SimpleNamespace
 
 import pytest
@@ -52,56 +54,113 @@ def lines_behind(act, right=RIGHT):
     return [one.statement.source for one in trail.ranked([follower.copies.of(wrong)])]
 
 
-def test_right_values_in_and_a_wrong_one_out_is_the_likeliest(written):
-    theirs = written(
-        "def advantages(rewards):\n"
-        "    means = rewards.view(-1, 2).mean(1).repeat_interleave(2)\n"
-        "    centred = rewards + means\n"
-        "    scaled = centred / 2\n"
-        "    return scaled\n"
-    )
-    found = lines_behind(lambda: theirs.advantages(REWARDS))
-    assert found[0] == "centred = rewards + means"
-    assert "scaled = centred / 2" in found
+GIVEN = {"rewards": REWARDS, "means": MEANS.float()}
+MADE = """
+def mean_of(values, group):
+    found = values.view(-1, group).mean(1)
+    return found.repeat_interleave(group)
+"""
+FOLLOWED = {
+    "right values in and a wrong one out": """
+def advantages(rewards):
+    means = rewards.view(-1, 2).mean(1).repeat_interleave(2)
+    centred = rewards + means  # 1
+    scaled = centred / 2  # 9
+    return scaled
+""",
+    "a condition that skips a step": """
+def advantages(rewards, scale=False):
+    means = rewards.view(-1, 2).mean(1).repeat_interleave(2)
+    if scale:  # 1
+        means = means / 2
+    return means
+""",
+    "a helper that is right elsewhere": f"""{MADE}
+def advantages(rewards):
+    logged = mean_of(rewards, 2)
+    baseline = mean_of(rewards, 4)  # 1
+    return baseline
+""",
+    "a lambda that only hands on": f"""{MADE.replace("mean(1)", "mean(1)  # 1")}
+def advantages(rewards):
+    logged = mean_of(rewards, 2)
+    ask = lambda group: mean_of(rewards, group)  # 9
+    return ask(4)
+""",
+    "a tuple that also holds what is no data": """
+def pay(rewards):
+    rolled = rewards.roll(1)  # 1
+    return rolled, {}, object()
+def advantages(rewards):
+    paid, _, _ = pay(rewards)
+    return paid
+""",
+    "a with around a return": """
+import contextlib
+def made(rewards):
+    wrong = rewards + 7  # 1
+    return wrong
+def wrapper(rewards):
+    with contextlib.nullcontext():
+        return made(rewards)
+def outer(rewards):
+    found = wrapper(rewards)
+    return found
+""",
+    "the condition that chose a statement over another": """
+def advantages(rewards, scale="group"):
+    means = rewards.view(-1, 2).mean(1).repeat_interleave(2)
+    if scale != "none":  # 3
+        centred = rewards - 3 * means
+    else:
+        centred = rewards - means
+    half = centred / 2
+    return half
+""",
+    "a turn of a loop that is left early": """
+def centred(rewards):
+    found = rewards + 0
+    for _ in range(2):
+        if rewards.any():  # 5
+            continue
+        found = found - rewards.view(-1, 2).mean(1).repeat_interleave(2)
+    return found
+""",
+    "a constant where a right value was scaled: the product is a specified value too": """
+def advantages(rewards, means):
+    centred = 1  # 4
+    centred = centred * means
+    wrong = rewards + 5 * centred  # 1
+    return wrong
+""",
+    "what tokenizers give": """
+from collections import UserDict
+def prompts(rewards):
+    told = UserDict(ids=rewards + 7)  # 1
+    ids = told["ids"]
+    return ids
+""",
+    "a second name for a value": """
+def advantages(rewards, means):
+    centred = means  # 3
+    left = centred  # 2
+    scaled = left / 2  # 1
+    return scaled
+""",
+}
+"""Code whose last function returns a wrong value; behind a line stands how likely it must be."""
 
 
-def test_a_condition_that_skips_a_step_is_shown(written):
-    theirs = written(
-        "def advantages(rewards, scale=False):\n"
-        "    means = rewards.view(-1, 2).mean(1).repeat_interleave(2)\n"
-        "    if scale:\n"
-        "        means = means / 2\n"
-        "    return means\n"
-    )
-    assert lines_behind(lambda: theirs.advantages(REWARDS))[0] == "if scale:"
-
-
-def test_a_helper_that_is_right_elsewhere_is_less_likely_than_what_it_was_told(written):
-    theirs = written(
-        "def mean_of(values, group):\n"
-        "    found = values.view(-1, group).mean(1)\n"
-        "    return found.repeat_interleave(group)\n"
-        "def advantages(rewards):\n"
-        "    logged = mean_of(rewards, 2)\n"
-        "    baseline = mean_of(rewards, 4)\n"
-        "    return baseline\n"
-    )
-    assert lines_behind(lambda: theirs.advantages(REWARDS))[0] == "baseline = mean_of(rewards, 4)"
-
-
-def test_a_lambda_that_only_hands_on_does_not_come_before_what_it_calls(written):
-    theirs = written(
-        "def mean_of(values, group):\n"
-        "    found = values.view(-1, group).mean(1)\n"
-        "    return found.repeat_interleave(group)\n"
-        "def advantages(rewards):\n"
-        "    logged = mean_of(rewards, 2)\n"
-        "    ask = lambda group: mean_of(rewards, group)\n"
-        "    return ask(4)\n"
-    )
-    found = lines_behind(lambda: theirs.advantages(REWARDS))
-    assert found[0] == "found = values.view(-1, group).mean(1)"
-    assert "ask = lambda group: mean_of(rewards, group)" in found
+@pytest.mark.parametrize("text", FOLLOWED.values(), ids=FOLLOWED)
+def test_a_wrong_value_is_followed_to_the_lines_that_made_it(written, text):
+    expected = {line.strip(): int(place) for line, place in re.findall(r"(.*)  # (\d)", text)}
+    theirs = written(re.sub(r"  # \d", "", text))
+    act = getattr(theirs, re.findall(r"^def (\w+)", text, re.MULTILINE)[-1])
+    asked = [GIVEN[name] for name in signature(act).parameters if name in GIVEN]
+    found = lines_behind(lambda: act(*asked))
+    assert expected
+    for line, place in expected.items():
+        assert line in found[:place], found
 
 
 def test_a_value_is_followed_through_dicts_and_attributes(written):
@@ -213,86 +272,6 @@ def test_rows_in_another_order_are_not_the_specified_ones():
     assert not right.name(copies.of([[4, 5], [1, 2, 3]]))
 
 
-def test_a_value_is_followed_through_a_tuple_that_also_holds_what_is_no_data(written):
-    theirs = written(
-        "def pay(rewards):\n"
-        "    rolled = rewards.roll(1)\n"
-        "    return rolled, {}, object()\n"
-        "def advantages(rewards):\n"
-        "    paid, _, _ = pay(rewards)\n"
-        "    return paid\n"
-    )
-    assert lines_behind(lambda: theirs.advantages(REWARDS))[0] == "rolled = rewards.roll(1)"
-
-
-def test_a_value_is_followed_through_a_with_around_its_return(written):
-    theirs = written(
-        "import contextlib\n"
-        "def made(rewards):\n"
-        "    wrong = rewards + 7\n"
-        "    return wrong\n"
-        "def wrapper(rewards):\n"
-        "    with contextlib.nullcontext():\n"
-        "        return made(rewards)\n"
-        "def outer(rewards):\n"
-        "    found = wrapper(rewards)\n"
-        "    return found\n"
-    )
-    assert lines_behind(lambda: theirs.outer(REWARDS))[0] == "wrong = rewards + 7"
-
-
-def test_the_condition_that_chose_a_statement_over_another_is_shown(written):
-    theirs = written(
-        "def advantages(rewards, scale):\n"
-        "    means = rewards.view(-1, 2).mean(1).repeat_interleave(2)\n"
-        "    if scale != 'none':\n"
-        "        centred = rewards - 3 * means\n"
-        "    else:\n"
-        "        centred = rewards - means\n"
-        "    half = centred / 2\n"
-        "    return half\n"
-    )
-    found = lines_behind(lambda: theirs.advantages(REWARDS, "group"))
-    assert found.index("if scale != 'none':") < found.index("half = centred / 2")
-
-
-def test_a_turn_of_a_loop_that_is_left_early_is_shown(written):
-    theirs = written(
-        "def centred(rewards):\n"
-        "    found = rewards + 0\n"
-        "    for _ in range(2):\n"
-        "        if rewards.any():\n"
-        "            continue\n"
-        "        found = found - rewards.view(-1, 2).mean(1).repeat_interleave(2)\n"
-        "    return found\n"
-    )
-    assert "if rewards.any():" in lines_behind(lambda: theirs.centred(REWARDS))[:5]
-
-
-def test_a_constant_where_a_right_value_was_scaled_is_shown(written):
-    """What it was multiplied with is a specified value, so the product is one too."""
-    theirs = written(
-        "def advantages(rewards, means):\n"
-        "    centred = 1\n"
-        "    centred = centred * means\n"
-        "    wrong = rewards + 5 * centred\n"
-        "    return wrong\n"
-    )
-    found = lines_behind(lambda: theirs.advantages(REWARDS, MEANS.float()))
-    assert found[0] == "wrong = rewards + 5 * centred" and "centred = 1" in found[:4]
-
-
-def test_a_value_is_followed_through_what_tokenizers_give(written):
-    theirs = written(
-        "from collections import UserDict\n"
-        "def prompts(rewards):\n"
-        "    told = UserDict(ids=rewards + 7)\n"
-        "    ids = told['ids']\n"
-        "    return ids\n"
-    )
-    assert lines_behind(lambda: theirs.prompts(REWARDS))[0] == "told = UserDict(ids=rewards + 7)"
-
-
 def test_behind_a_statement_come_its_sources_and_then_what_ran_before_it(written):
     theirs = written(
         "def suffix(ids, end):\n"
@@ -308,18 +287,6 @@ def test_behind_a_statement_come_its_sources_and_then_what_ran_before_it(written
     trail = Trail(follower.events, Right((), 0.0))
     found = [one.statement.source for one in trail.behind(follower.events[-1])]
     assert found == ["return whole[len(prefix):]", "whole = ids + [4]", "prefix = ids[:2]", "pass"]
-
-
-def test_a_second_name_for_a_value_leads_to_who_made_it(written):
-    theirs = written(
-        "def advantages(rewards, means):\n"
-        "    centred = means\n"
-        "    left = centred\n"
-        "    scaled = left / 2\n"
-        "    return scaled\n"
-    )
-    found = lines_behind(lambda: theirs.advantages(REWARDS, MEANS))
-    assert found[:3] == ["scaled = left / 2", "left = centred", "centred = means"]
 
 
 def test_a_row_that_a_loop_drops_leads_to_who_dropped_it(written):

@@ -1,8 +1,6 @@
 """A real Chromium in front of real pages. Where there is no Chromium, these tests are skipped."""
 
 import shutil
-import socket
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -10,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.served import a_bind, listening
 
 NEEDED = "no Chromium with its driver here: `make chromium` installs it"
 
@@ -27,27 +27,27 @@ def _found(*names: str) -> str | None:
 
 @pytest.fixture(scope="package")  # an open page goes on asking for news
 def browser() -> Iterator[Callable[..., Any]]:
-    """Opens windows: `browser(width=, dark=)`; each kind is opened once."""
+    """One window for all tests, as it is asked for: `browser(width=, dark=)`."""
     program = _found("chromium", "chromium-browser", "google-chrome")
     driver = _found("chromedriver")
     webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
     if program is None or driver is None:
         pytest.skip(NEEDED)
-    windows: dict[tuple[int, bool], Any] = {}
+    made = _window(webdriver, program, driver)
 
     def window(*, width: int = 1280, dark: bool = False) -> Any:
-        if (width, dark) not in windows:
-            windows[width, dark] = _window(webdriver, program, driver, width, dark)
-        found = windows[width, dark]
-        found.get_log("browser")  # forget what earlier tests left there
-        return found
+        screen = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 500}
+        made.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", screen)
+        scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
+        made.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [scheme]})
+        made.get_log("browser")  # forget what earlier tests left there
+        return made
 
     yield window
-    for found in windows.values():
-        found.quit()
+    made.quit()
 
 
-def _window(webdriver: Any, program: str, driver: str, width: int, dark: bool) -> Any:
+def _window(webdriver: Any, program: str, driver: str) -> Any:
     options = webdriver.ChromeOptions()
     options.binary_location = program
     # Tests often run as root in a container, where Chromium's own sandbox cannot start.
@@ -56,34 +56,26 @@ def _window(webdriver: Any, program: str, driver: str, width: int, dark: bool) -
     options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
     made = webdriver.Chrome(options=options, service=webdriver.ChromeService(driver))
     made.set_script_timeout(60)
-    screen = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 500}
-    made.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", screen)
-    scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
-    made.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [scheme]})
     return made
+
+
+def css(window: Any, selector: str) -> list[Any]:
+    return list(window.find_elements("css selector", selector))
+
+
+def complaints(window: Any) -> list[str]:
+    """Errors on the console."""
+    return [one["message"] for one in window.get_log("browser") if one["level"] == "SEVERE"]
 
 
 @contextmanager
 def served(path: Path) -> Iterator[str]:
     """The address of the live pages of a folder."""
-    import uvicorn
-
-    from flatline.loopback import Bind
-    from flatline.loopback.server import configured
     from flatline.report.web.app import application
 
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    bind = Bind(host="127.0.0.1", port=port, token=None)
-    server = uvicorn.Server(configured(application(path, bind), bind))
-    thread = threading.Thread(target=server.run, daemon=True)
-    thread.start()
-    while not server.started:
-        time.sleep(0.02)
-    yield f"http://127.0.0.1:{port}"
-    server.should_exit = True
-    thread.join(timeout=10)
+    bind = a_bind()
+    with listening(application(path, bind), bind) as address:
+        yield address.rstrip("/")
 
 
 def wait(condition: Callable[[], Any], *, seconds: float = 60) -> Any:
@@ -96,5 +88,5 @@ def wait(condition: Callable[[], Any], *, seconds: float = 60) -> Any:
             found = condition()
             if found:
                 return found
-        time.sleep(0.1)
+        time.sleep(0.03)
     raise AssertionError(f"not within {seconds} seconds")

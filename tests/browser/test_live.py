@@ -74,21 +74,6 @@ def test_the_list_follows_runs_that_begin_and_end(tmp_path, browser):
         wait(lambda: listed().count("finished") == 2)
 
 
-def test_two_browsers_follow_one_run(tmp_path, browser):
-    rows = healthy_rows(steps=3, prompts=3, generations=4)
-    recorder = begin(tmp_path / "live", rows)
-    log(recorder, rows, 1)
-    windows = browser(), browser(dark=True)
-    with served(tmp_path) as site:
-        for window in windows:
-            window.get(f"{site}/run/live")
-        for step in (2, 3):
-            log(recorder, rows, step)
-        recorder.close()
-        for window in windows:
-            wait(lambda window=window: points(window) == 3 and state(window) == "finished")
-
-
 def test_an_experiment_and_a_journal_follow_their_files(tmp_path, browser):
     investigate(tmp_path / "journal")
     plan = load_plan(tmp_path / "journal" / "experiments" / "kl")
