@@ -1,10 +1,10 @@
 """Plays many episodes at once with a Hugging Face causal LM, token by token.
 
 All episodes of a batch are played together, in rounds: feed what each has not read yet, sample
-until all turns have ended, run their tools, append what the chat template puts between
-turns. The KV cache is kept from turn to turn, so every token is fed exactly once, the sampled
-end-of-turn token included. What several episodes share so far, such as a prompt, is fed once and
-its cache copied.
+until all turns have ended, run their tools, append what the chat template puts between turns. The
+KV cache is kept from turn to turn, so every token is fed exactly once, the sampled end-of-turn
+token included. What several episodes share so far, such as a prompt, is fed once and its cache
+copied.
 
 Which tokens come out depends on the weights, the seed, the problem and the sample number, and on
 nothing else: not on the batch, its order or its size. (But for floating-point ties: the same sum in
