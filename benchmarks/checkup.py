@@ -26,7 +26,7 @@ from flatline.cli.text import visible
 from flatline.config import RunConfig, load_config
 from flatline.diagnosis.checkup import checkup
 from flatline.live import subject
-from flatline.rollout import engine, static, table
+from flatline.rollout import engine, table
 from flatline.rollout.weights import WeightCopy
 from flatline.training.run import check_all
 from flatline.training.trainer import Trainer, build
@@ -65,7 +65,6 @@ class Meter:
         )
         counted(Accelerator, "backward", lambda *_, **__: self.count("backward"))
         counted(table, "forward", self._forward)
-        counted(static.Static, "_step", lambda *_, **__: self.count("steps"))
         self._time_measurements()
         self._time_saving()
 

@@ -1,7 +1,6 @@
 """The rollout engine against TRL's own `environment_factory` loop, in one run.
 
     python benchmarks/engine.py [--rounds 5] [--threads 1]
-    python benchmarks/engine.py --gpu ...      # see engine_gpu.py
 
 Both play the same problems with the lab policy on the CPU in fp32: 8 problems of MuSiQue-World by 8
 samples, temperature 1, the same limits. The loops take turns, every round has fresh problems, and
@@ -129,11 +128,10 @@ class TrlLoop:
 
 
 def main() -> None:
-    wanted = arguments().parse_args()
-    if wanted.gpu:
-        from engine_gpu import compare
-
-        return compare(wanted)
+    options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    options.add_argument("--rounds", type=int, default=5)
+    options.add_argument("--threads", type=int, default=1)
+    wanted = options.parse_args()
     torch.set_num_threads(wanted.threads)
     task = make_task("musique")
     problems = task.load(f"lab,,validation[:{PROBLEMS * (wanted.rounds + 1)}]", split="validation")
@@ -152,26 +150,6 @@ def main() -> None:
             if number > 0:
                 print_round(number, {name: made[-1] for name, made in batches.items()})
     print_summary(batches, threads=wanted.threads)
-
-
-def arguments() -> argparse.ArgumentParser:
-    options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    options.add_argument("--rounds", type=int, default=5)
-    options.add_argument("--threads", type=int, default=1)
-    gpu = options.add_argument_group("with --gpu")
-    gpu.add_argument("--gpu", action="store_true", help="the ways to decode, and `generate`")
-    gpu.add_argument("--model", default="lab")
-    gpu.add_argument("--task", default="musique")
-    gpu.add_argument("--datasets", default="lab,,validation[:64]")
-    gpu.add_argument("--problems", type=int, default=8, help="of one batch")
-    gpu.add_argument("--samples", type=int, default=8, help="plays of each problem")
-    gpu.add_argument("--max-turns", type=int, default=MAX_TURNS)
-    gpu.add_argument("--max-new-tokens", type=int, default=96, help="of one turn")
-    gpu.add_argument("--bf16", action="store_true", help="autocast, as in training")
-    gpu.add_argument("--peft", action="store_true", help="with LoRA adapters, not merged")
-    gpu.add_argument("--no-stepwise", action="store_true", help="leave the slow one out")
-    gpu.add_argument("--bandwidth", type=float, default=4.8e12, help="bytes/s of the memory")
-    return options
 
 
 def print_round(number: int, made: dict[str, Batch]) -> None:

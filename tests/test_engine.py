@@ -25,8 +25,10 @@ from transformers import (
 from flatline.errors import ConfigError, ModelError
 from flatline.rollout.chat import ChatFormat
 from flatline.rollout.engine import Engine, Job, Limits
+from flatline.rollout.kv import SlotCache
 from flatline.rollout.record import Author, Finish
 from flatline.rollout.sampling import Sampling, filtered_logprobs, uniforms
+from flatline.rollout.table import feed
 from flatline.tasks.base import Observation
 from tests.tiny import EagerChat, ToyEpisode, ToyTask, problem, tiny_model, tokenizer_with
 
@@ -360,7 +362,9 @@ def test_training_flags_gradients_and_random_state_are_left_alone():
     assert (np.random.get_state()[1] == states[1]).all()
     assert random.getstate() == states[2]
     assert torch.is_grad_enabled()
+    # Playing runs in inference mode; what a module computed there must not block gradients.
     model(input_ids=torch.tensor([[1, 2]])).logits.sum().backward()
+    assert all(torch.isfinite(weight.grad).all() for weight in model.parameters())
 
 
 def test_flags_are_put_back_when_a_callback_fails():
@@ -452,14 +456,28 @@ def test_running_out_of_memory_says_what_to_type(monkeypatch, capsys):
     assert "8 rollouts" in capsys.readouterr().err, "fewer were tried first"
 
 
-def test_a_model_can_be_trained_after_it_has_played():
-    """Playing runs in inference mode; what a module computed there must not block gradients."""
-    model = tiny_model()
+def test_where_memory_runs_out_half_as_many_are_played_on(capsys, monkeypatch):
+    model, finished = tiny_model(), []
+    plain = engine_of(model).play(jobs_of(6, 4), seed=0)
+    reserve = SlotCache.reserve
+
+    def too_large(cache, tokens):
+        if cache.slots > 8 and tokens > 450:  # some plays have ended by then
+            raise torch.OutOfMemoryError
+        reserve(cache, tokens)
+
+    monkeypatch.setattr(SlotCache, "reserve", too_large)
     engine = engine_of(model)
-    engine.play([Job(problem(0), 0)], seed=0)
-    ids = torch.tensor([[5, 6, 7, 8]])
-    model.train()
-    model(input_ids=ids, labels=ids).loss.backward()
-    grads = [p.grad for p in model.parameters() if p.requires_grad]
-    assert grads
-    assert all(grad is not None and torch.isfinite(grad).all() for grad in grads)
+    played = engine.play(jobs_of(6, 4), seed=0, on_done=finished.append)
+    assert [r.completion_ids for r in played] == [r.completion_ids for r in plain]
+    assert sorted(map(id, finished)) == sorted(map(id, played)), "each ends once"
+    notices = capsys.readouterr().err
+    assert 0 < engine.max_batch <= 8
+    assert "24 rollouts" in notices and f"--max-batch {engine.max_batch}`" in notices
+
+
+def test_under_autocast_keys_are_kept_in_the_precision_of_attention():
+    cache = SlotCache(1, capacity=4)
+    with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16):
+        feed(tiny_model(), cache, [[1, 2]], [0])
+    assert cache._keys[0].dtype == cache._values[0].dtype == torch.bfloat16

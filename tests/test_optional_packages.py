@@ -42,8 +42,6 @@ CERTAIN = {
     "live/trl": ("trl",),  # holds a trainer of TRL's
     "live/verl": ("omegaconf", "transfer_queue", "verl"),  # holds a trainer of verl's
     "loopback/server.py": ("uvicorn",),  # `listen` comes first
-    "rollout/grouped.py": ("triton",),  # asked for
-    "rollout/kernels.py": ("triton",),  # asked for by `grouped`
     "tasks/retrieval.py": ("transformers",),  # wordllama, whose files were found, brings the same
     "training": OF_TRL,  # `flatline train` and the like come first
 }

@@ -21,7 +21,6 @@ import stages  # noqa: E402
 from assemble import AssemblyError, Weights  # noqa: E402
 
 from flatline import cli  # noqa: E402
-from flatline.rollout import static  # noqa: E402
 
 DATA = bytes(range(256)) * 40
 
@@ -179,15 +178,6 @@ def test_trainings_start_from_the_warm_start_on_problems_it_did_not_use(tmp_path
     assert first[first.index("--model") + 1] == str(tmp_path / "warm" / "model")
     assert first[first.index("--datasets") + 1] == str(tmp_path / "warm" / "rest.jsonl")
     assert [s.name for s in trainings[:2]] == ["musique-train-healthy-0", "musique-train-fault-0"]
-
-
-def test_the_longest_play_fills_a_width_that_the_engine_has(tmp_path):
-    trainings = [s for s in stages.stages(plan(tmp_path)) if s.name.startswith("musique-train")]
-    words = list(trainings[0].command)
-    longest = sum(
-        int(words[words.index(flag) + 1]) for flag in ("--max-prompt-length", "--max-new-tokens")
-    )
-    assert static.columns(longest) == longest
 
 
 def test_a_training_that_was_broken_off_goes_on_from_its_checkpoint(tmp_path):

@@ -12,8 +12,7 @@ was never trained and is the same for 298 tokens."""
 TURN = {"musique": "128", "gsm8k": "512"}
 """Tokens of one turn."""
 SEEN = {"musique": ("--max-prompt-length", "2944"), "gsm8k": ()}
-"""Tokens that a turn may see. With its own 128 they are 3072, a width that the engine has; few
-plays would be longer, and the longest decides what a step takes."""
+"""Tokens that a turn may see. Few plays would be longer; the longest decides what a step takes."""
 FAULTS = {"musique": "verifiers-0.1.3", "gsm8k": "mask-as-attention"}
 """What is planted. The preset's other defects need tools and hops, which GSM8K has not."""
 FINDINGS = (0, 1)

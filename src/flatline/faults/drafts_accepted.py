@@ -20,7 +20,7 @@ from flatline.faults.base import Fault
 from flatline.faults.sampler import while_sampling
 from flatline.live.hooks import swapped
 from flatline.live.trl.grpo import GrpoTrainer
-from flatline.rollout import loop, rows
+from flatline.rollout import loop
 from flatline.rollout.sampling import Sampling, filtered_logprobs, sample
 
 PLAUSIBLE = 0.09
@@ -49,7 +49,7 @@ class DraftsAccepted(Fault):
 
         @contextmanager
         def change(engine: Any, trainer: GrpoTrainer) -> Iterator[None]:
-            with swapped(loop, sample=drafted), swapped(rows, sample=drafted):
+            with swapped(loop, sample=drafted):
                 yield
 
         while_sampling(trainer, self.name, change)

@@ -1,10 +1,10 @@
 """Plays many episodes at once with a Hugging Face causal LM, token by token.
 
 All episodes of a batch are played together, in rounds: feed what each has not read yet, sample
-until enough turns have ended, run the tools of these, append what the chat template puts between
-turns. The KV cache is kept from turn to turn, so every token is fed exactly once, the sampled
-end-of-turn token included. What several episodes share so far, such as a prompt, is fed once and
-its cache copied.
+until all turns have ended, run their tools, append what the chat template puts between turns. The
+KV cache is kept from turn to turn, so every token is fed exactly once, the sampled end-of-turn
+token included. What several episodes share so far, such as a prompt, is fed once and its cache
+copied.
 
 Which tokens come out depends on the weights, the seed, the problem and the sample number, and on
 nothing else: not on the batch, its order or its size. (But for floating-point ties: the same sum in
@@ -24,8 +24,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from flatline.errors import ConfigError, ModelError
 from flatline.rollout.chat import ChatFormat
-from flatline.rollout.graphs import Graphs, recorder
-from flatline.rollout.loop import Loop, Plan, Stepwise
+from flatline.rollout.loop import Plan, decode
 from flatline.rollout.playable import (
     check_cache,
     max_context_of,
@@ -34,7 +33,6 @@ from flatline.rollout.playable import (
 )
 from flatline.rollout.record import Author, Finish, Rollout, Turn
 from flatline.rollout.sampling import Sampling, uniforms
-from flatline.rollout.static import Static
 from flatline.rollout.table import Job, Play, Table, evaluating, pieces
 from flatline.tasks.base import BadToolCall, Observation, Task, ToolCall
 
@@ -85,10 +83,7 @@ class Engine:
         limits: Limits,
         chat: ChatFormat | None = None,
         max_batch: int | None = None,
-        static: bool | None = None,
     ) -> None:
-        """`static`: decode without the host, in recorded steps where there is a GPU; None: there
-        only. The tokens are the same."""
         if max_batch is not None and max_batch < 1:
             raise ConfigError(f"--max-batch {max_batch} must be at least 1.")
         self._weights = model
@@ -106,9 +101,6 @@ class Engine:
         """What follows the turn that was just played, by what the tools said."""
         with evaluating(self.model):
             check_cache(self.model)
-        device = self.model.device
-        unwatched = device.type == "cuda" if static is None else static
-        self._loop: Loop = Static(Graphs(recorder(device))) if unwatched else Stepwise()
 
     @property
     def model(self) -> Any:
@@ -149,7 +141,7 @@ class Engine:
         """Play to the end. False where memory ran out: from then on half as many are in play, and
         what has not ended is played again, which gives the same tokens."""
         try:
-            with evaluating(self.model), sdpa_kernel(KERNELS), self._loop.playing(self.model):
+            with evaluating(self.model), sdpa_kernel(KERNELS):
                 for play, finish, final in self._play_batch(plays, seed):
                     ended(play, self._rollout(play, finish, final))
         except torch.OutOfMemoryError as error:
@@ -192,14 +184,12 @@ class Engine:
         self, plays: list[Play], seed: int
     ) -> Iterator[tuple[Play, Finish, str | None]]:
         """Play to the end, yielding each episode as it ends, with its final message."""
-        table = self._loop.seat(self.model, plays)
+        table = Table(self.model, plays)
         while table.plays:
-            over, ended = self._sample(table, seed)
+            ended = self._sample(table, seed)
             self._suffixes.clear()
-            going = set(table.plays) - over
+            going = set()
             for play in table.plays:
-                if play not in over:
-                    continue
                 finish, final = self._after_turn(play, ended=play in ended)
                 if finish is None:
                     going.add(play)
@@ -208,27 +198,19 @@ class Engine:
             table.keep(going)
 
     @torch.inference_mode()
-    def _sample(self, table: Table, seed: int) -> tuple[set[Play], set[Play]]:
-        """Let every play write on. Whose turn is over, and who ended it by a token of its own."""
-        rooms = {play: self._turn_room(play) for play in table.plays}
+    def _sample(self, table: Table, seed: int) -> set[Play]:
+        """Let every play write a turn. Who ended it by a token of its own."""
+        rooms = {play: min(self.limits.max_new_tokens, self._room(play)) for play in table.plays}
         before = {play: len(play.completion_ids) for play in table.plays}
         uniforms_NB = self._uniforms(table.plays, max(rooms.values()), seed)
-        ended = self._loop.decode(table, Plan(rooms, uniforms_NB, self.sampling, self._eos))
-        over = set(ended)
+        ended = decode(table, Plan(rooms, uniforms_NB, self.sampling, self._eos))
         for play in table.plays:
             written = len(play.completion_ids) - before[play]
             play.authors += [Author.MODEL] * written
             play.sampled += written
             # The last sampled token, usually the end of the turn, is still to be fed.
             play.fed = len(play) - 1
-            if written == rooms[play]:
-                over.add(play)
-        return over, ended
-
-    def _turn_room(self, play: Play) -> int:
-        """Tokens that the play may still write in its turn."""
-        written = len(play.completion_ids) - play.turn_start
-        return min(self.limits.max_new_tokens - written, self._room(play))
+        return ended
 
     def _room(self, play: Play) -> int:
         """Tokens that the play may still grow by, whoever writes them."""

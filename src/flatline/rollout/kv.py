@@ -14,8 +14,6 @@ import torch
 from torch import Tensor
 from transformers.cache_utils import Cache
 
-from flatline.rollout.kernels import precision_of
-
 GROWTH = 32
 """Capacity is a multiple of this many tokens."""
 
@@ -107,7 +105,7 @@ class SlotCache(Cache):  # type: ignore[misc]  # transformers has no usable type
     def _new(self, states: Tensor) -> Tensor:
         # Zeros, not garbage: attention multiplies masked values by zero, and NaN survives that.
         # In the precision that attention computes in: a cast now saves one of everything a step.
-        return states.new_zeros(self._shape(states), dtype=precision_of(states))
+        return states.new_zeros(self._shape(states), dtype=_precision_of(states))
 
     def _shape(self, states: Tensor) -> tuple[int, int, int, int]:
         return self.slots, states.shape[1], self.capacity + 1, states.shape[3]
@@ -127,6 +125,12 @@ class SlotCache(Cache):  # type: ignore[misc]  # transformers has no usable type
         heads_BH = slots_B[:, None] * heads + torch.arange(heads, device=slots_B.device)
         index_BHT = heads_BH[:, :, None] * (self.capacity + 1) + self._columns_BT[:, None]
         return index_BHT.flatten()
+
+
+def _precision_of(x: Tensor) -> torch.dtype:
+    """What attention computes in."""
+    kind = x.device.type
+    return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else x.dtype
 
 
 def _rounded(tokens: int) -> int:

@@ -5,9 +5,8 @@ That is the fastest way where a step takes long beside the reading, as it does o
 """
 
 import math
-from collections.abc import Iterator, Mapping, Set
-from contextlib import contextmanager
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Mapping, Set
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -30,60 +29,38 @@ class Plan(NamedTuple):
     """Tokens that end a turn."""
 
 
-class Loop(Protocol):
-    """A way to decode."""
-
-    def playing(self, model: Any) -> Any:
-        """A context around the turns of a batch."""
-
-    def seat(self, model: Any, plays: list[Play]) -> Table:
-        """A table for these plays."""
-
-    def decode(self, table: Table, turn: Plan) -> set[Play]:
-        """Feed what each play has not read, write its turn; those that ended it themselves."""
-
-
-class Stepwise:
-    """One forward pass, one look at the tokens, and again."""
-
-    @contextmanager
-    def playing(self, model: Any) -> Iterator[None]:
-        yield
-
-    def seat(self, model: Any, plays: list[Play]) -> Table:
-        return Table(model, plays)
-
-    def decode(self, table: Table, turn: Plan) -> set[Play]:
-        logits_BV = table.feed()
-        uniforms_NB = turn.uniforms_NB.to(logits_BV.device)
-        seated = list(table.plays)
-        ended: set[Play] = set()
-        players: list[Play] = []
-        logprobs: list[Tensor] = []
-        for n in range(len(uniforms_NB)):
-            ids_B, logps_B = sample(logits_BV, uniforms_NB[n], turn.sampling)
-            players += seated
-            logprobs.append(logps_B)
-            active = set()
-            for play, id in zip(seated, ids_B.tolist(), strict=True):
-                play.completion_ids.append(id)
-                if id in turn.ends:
-                    ended.add(play)
-                elif n + 1 < turn.rooms[play]:
-                    active.add(play)
-            if not active:
-                break
-            if len(active) < len(seated):
-                order = table.seat_first(active, among=len(seated))
-                ids_B, uniforms_NB = ids_B[order], uniforms_NB[:, order]
-                seated = table.plays[: len(active)]
-            logits_BV = table.step(ids_B)
-        for player, logprob in zip(players, torch.cat(logprobs).tolist(), strict=True):
-            note(player, logprob)
-        return ended
+def decode(table: Table, turn: Plan) -> set[Play]:
+    """Feed what each play has not read, write its turn; those that ended it themselves."""
+    logits_BV = table.feed()
+    uniforms_NB = turn.uniforms_NB.to(logits_BV.device)
+    seated = list(table.plays)
+    ended: set[Play] = set()
+    players: list[Play] = []
+    logprobs: list[Tensor] = []
+    for n in range(len(uniforms_NB)):
+        ids_B, logps_B = sample(logits_BV, uniforms_NB[n], turn.sampling)
+        players += seated
+        logprobs.append(logps_B)
+        active = set()
+        for play, id in zip(seated, ids_B.tolist(), strict=True):
+            play.completion_ids.append(id)
+            if id in turn.ends:
+                ended.add(play)
+            elif n + 1 < turn.rooms[play]:
+                active.add(play)
+        if not active:
+            break
+        if len(active) < len(seated):
+            order = table.seat_first(active, among=len(seated))
+            ids_B, uniforms_NB = ids_B[order], uniforms_NB[:, order]
+            seated = table.plays[: len(active)]
+        logits_BV = table.step(ids_B)
+    for player, logprob in zip(players, torch.cat(logprobs).tolist(), strict=True):
+        _note(player, logprob)
+    return ended
 
 
-def note(play: Play, logprob: float) -> None:
+def _note(play: Play, logprob: float) -> None:
     """Record the log-prob of a token that was written."""
     if math.isnan(logprob):
         raise ModelError(

@@ -64,11 +64,6 @@ class Play:
             return self.prompt_ids[self.fed :] + self.completion_ids
         return self.completion_ids[self.fed - len(self.prompt_ids) :]
 
-    @property
-    def is_writing(self) -> bool:
-        """Whether it is in the middle of a turn."""
-        return len(self.completion_ids) > self.turn_start
-
     def __len__(self) -> int:
         return len(self.prompt_ids) + len(self.completion_ids)
 
@@ -85,24 +80,18 @@ class Table:
         self._steps = 0
         """Tokens fed since."""
 
-    def feed(self, seats: Sequence[int] | None = None) -> Tensor:
-        """Feed what these plays, or all, have not read yet; logits of the next token of each.
-
-        The others have one token to read, which a step does.
-        """
-        seats = range(len(self.plays)) if seats is None else seats
+    def feed(self) -> Tensor:
+        """Feed what the plays have not read yet; logits of the next token of each."""
         self.cache.reserve(max(len(play) for play in self.plays))
-        leaders, follows = self._leaders(seats)
+        leaders, follows = self._leaders()
         rows = [self.plays[seat].pending() for seat in leaders]
         starts = [self.plays[seat].fed for seat in leaders]
         logits_BV = feed(self.model, self.cache, rows, starts, slots=leaders)
-        if len(leaders) < len(seats):
-            led = [(leaders[i], seat) for i, seat in zip(follows, seats, strict=True)]
+        if len(leaders) < len(self.plays):
+            led = [(leaders[i], seat) for seat, i in enumerate(follows)]
             self.cache.copy(*map(list, zip(*[(a, b) for a, b in led if a != b], strict=True)))
             logits_BV = logits_BV[follows]
-        self.starts = [len(play) - 1 for play in self.plays]
-        for seat in seats:
-            self.starts[seat] += 1
+        self.starts = [len(play) for play in self.plays]
         self._steps = 0
         return logits_BV
 
@@ -140,7 +129,7 @@ class Table:
         del self.plays[len(going) :]
         self.cache.keep(len(going))
 
-    def _leaders(self, among: Sequence[int]) -> tuple[list[int], list[int]]:
+    def _leaders(self) -> tuple[list[int], list[int]]:
         """Seats of one play for each distinct conversation, and which of these each play follows.
 
         Plays of a problem start from the same prompt, and many ask the same first question.
@@ -148,8 +137,7 @@ class Table:
         numbers: dict[tuple[int, ...], int] = {}
         seats: list[int] = []
         follows = []
-        for seat in among:
-            play = self.plays[seat]
+        for seat, play in enumerate(self.plays):
             number = numbers.setdefault((*play.prompt_ids, *play.completion_ids), len(seats))
             if number == len(seats):
                 seats.append(seat)
@@ -171,8 +159,6 @@ def feed(
     computed. Padding looks at the first token and writes to the bin.
     """
     slots = range(len(rows)) if slots is None else slots
-    if not rows:
-        return torch.empty((0, model.config.get_text_config().vocab_size), device=model.device)
     padding = MAX_PADDING if model.device.type == "cpu" else MAX_FEED
     passes = _passes([len(row) for row in rows], padding)
     logits = [
@@ -237,20 +223,12 @@ def forward(
     width: int,
     write_BT: Tensor | None = None,
     slots: Sequence[int] | None = None,
-    lengths_B: Tensor | None = None,
 ) -> Tensor:
-    """Logits after the last column; row i has slot `slots[i]` and sees positions up to its own.
-
-    `lengths_B`: how many positions each row sees, for attention that asks for no more.
-    """
+    """Logits after the last column; row i has slot `slots[i]` and sees positions up to its own."""
     cache.aim(at_BT if write_BT is None else write_BT, width=width, slots=slots)
     output = model(
         input_ids=ids_BT,
-        attention_mask=(
-            _mask(at_BT, width, model.dtype)
-            if lengths_B is None
-            else lengths_B[:, None, None, None]
-        ),
+        attention_mask=_mask(at_BT, width, model.dtype),
         position_ids=at_BT,
         past_key_values=cache,
         use_cache=True,
