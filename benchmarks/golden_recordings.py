@@ -1,4 +1,4 @@
-"""Records the blind scripts and loops of all rounds once, and packs recordings for the golden corpus.
+"""Records the blind scripts and loops of all rounds, and packs recordings for the golden corpus.
 
     python benchmarks/golden_recordings.py record --out DIR [--jobs 2] [ROUND ...]
     python benchmarks/golden_recordings.py pack DIR tests/golden/recordings/scripts
