@@ -41,9 +41,6 @@ def final(answer: str, cite: str = "1, 3") -> str:
 BOTH_HOPS = (search("Who directed Velbara?", top_n=1), search("Where was Garngira born?", top_n=1))
 
 
-# -- reading ----------------------------------------------------------------------------------
-
-
 def test_a_row_becomes_a_problem(tmp_path):
     found = problem(tmp_path)
     assert (found.id, found.answer, found.hops) == ("2hop__1_2", "Sornmex", 2)
@@ -99,9 +96,6 @@ def test_a_duplicate_id_names_both_places_also_across_specs(tmp_path):
         Musique().load(f"{one};{one}", split="train")
 
 
-# -- searching --------------------------------------------------------------------------------
-
-
 def test_documents_are_shown_with_id_title_and_text(tmp_path):
     seen = Musique().episode(problem(tmp_path)).observe(search("Garngira born"))
     assert seen.text == (
@@ -126,9 +120,6 @@ def test_a_wrong_call_is_an_observation_and_a_counted_event(tmp_path, call, mess
     assert message in episode.observe(call).text
     assert episode.events["tool_errors"] == 1
     assert not episode.retrieved
-
-
-# -- scoring ----------------------------------------------------------------------------------
 
 
 def test_a_perfect_play_earns_1_in_every_part(tmp_path):
@@ -230,9 +221,6 @@ def test_a_hostile_megabyte_is_scored_in_well_under_a_second(tmp_path, message):
     score = episode.score(message)
     assert time.process_time() - start < 1
     assert all(len(note) < 300 for note in score.notes)
-
-
-# -- scripts ----------------------------------------------------------------------------------
 
 
 @needs_real_data

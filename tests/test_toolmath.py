@@ -39,9 +39,6 @@ def call(expression) -> ToolCall:
     return ToolCall(name="calculate", arguments={"expression": expression})
 
 
-# -- the calculator ---------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("expression", "value"),
     [
@@ -101,9 +98,6 @@ def test_results_are_shown_plainly_and_exactly(value, text):
     assert Fraction(text) == value
 
 
-# -- the generator ----------------------------------------------------------------------------
-
-
 def test_no_two_splits_share_a_problem():
     seen = {
         split: {row["question"] for row in rows(split, 0, size)} for split, size in SIZES.items()
@@ -116,9 +110,6 @@ def test_no_two_splits_share_a_problem():
 def test_the_same_rows_are_made_forever():
     made = json.dumps(rows("train", 0, 200) + rows("test", 0, 50)).encode()
     assert hashlib.sha256(made).hexdigest()[:16] == "1f25ae6b1aa30914"
-
-
-# -- the scoring ------------------------------------------------------------------------------
 
 
 def test_gold_earns_everything_and_sees_the_plain_results(tmp_path):
