@@ -12,9 +12,7 @@ from flatline.tasks.musique import (
     Musique,
 )
 from flatline.tasks.musique_rows import UNANSWERABLE, MusiqueProblem
-from tests.musique_rows import REAL, hop, paragraph, row, twin, write
-
-needs_real_data = pytest.mark.skipif(not REAL.is_dir(), reason="the real files are not here")
+from tests.musique_rows import hop, paragraph, row, twin, write
 
 
 def load(tmp_path, *rows, config="", **options) -> list[MusiqueProblem]:
@@ -65,8 +63,6 @@ def test_noise_is_the_share_of_distractors_kept_the_same_whatever_else_is_loaded
     [
         ({"question": " "}, "has an empty `question`"),
         ({"answerable": "false"}, "has `answerable` of type str where bool is needed"),
-        ({"answer_aliases": [None, "b"]}, "has None in `answer_aliases`, which is no text"),
-        ({"paragraphs": []}, "has no list of objects in `paragraphs`"),
         ({"paragraphs": [paragraph(True, "", "")]}, "has `idx` of type bool where int is needed"),
         ({"question_decomposition": [hop("Who?", "X", 9)]}, "has paragraph_support_idx 9, but"),
         (
@@ -109,7 +105,6 @@ def test_documents_are_shown_with_id_title_and_text(tmp_path):
     ("call", "message"),
     [
         (search("x", top_n=0), "Error: top_n must be between 1 and 20, got 0."),
-        (search("  "), "Error: the query is empty."),
         (search(5), "Error: retrieve_documents needs 'query' as string, got int."),
         (ToolCall(name="retrieve_documents", arguments={}), "needs the argument 'query'"),
         (ToolCall(name="google", arguments={}), "Error: there is no tool 'google'."),
@@ -221,14 +216,3 @@ def test_a_hostile_megabyte_is_scored_in_well_under_a_second(tmp_path, message):
     score = episode.score(message)
     assert time.process_time() - start < 1
     assert all(len(note) < 300 for note in score.notes)
-
-
-@needs_real_data
-def test_the_real_files_are_read_whole():
-    train = Musique().load(f"{REAL},,train", split="train")
-    dev = Musique().load(f"{REAL},answerable,dev", split="train")
-    assert (len(train), len(dev)) == (446, 100)
-    assert [sum(p.hops == hops for p in train) for hops in (2, 3, 4)] == [279, 112, 55]
-    full = Musique().load(f"{REAL}/train_unanswerable.jsonl,full", split="train")
-    assert len(full) == 50
-    assert not any(p.answerable for p in full)
