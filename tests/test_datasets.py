@@ -57,16 +57,6 @@ def test_a_spec_that_cannot_be_read_shows_the_grammar(text):
         parse_specs(text)
 
 
-def test_rows_carry_file_and_line_and_blank_lines_are_no_rows(tmp_path):
-    path = tmp_path / "rows.jsonl"
-    path.write_text('{"n": 0}\n\n{"n": 1}\n')
-    rows = read_rows(spec(str(path)), split="train")
-    assert [(row.place, row.data) for row in rows] == [
-        (f"{path}:1", {"n": 0}),
-        (f"{path}:3", {"n": 1}),
-    ]
-
-
 @pytest.mark.parametrize(
     ("content", "told"),
     [

@@ -128,11 +128,7 @@ def test_the_prompt_in_trl_is_the_prompt_of_the_engine(name):
     ("arguments", "fault"),
     [
         ({}, "needs the argument 'query'"),
-        ({"query": 3}, "needs 'query' as string"),
-        ({"query": "x", "top_n": "two"}, "needs 'top_n' as integer"),
-        ({"query": "x", "top_n": 0}, "top_n must be between"),
         ({"query": "x", "self": 1}, "has no argument 'self'"),
-        ({"query": " "}, "the query is empty"),
     ],
 )
 def test_bad_arguments_are_observations(arguments, fault):

@@ -101,12 +101,6 @@ def test_a_bad_row_is_refused_with_its_file_and_line(tmp_path, row, words):
     assert words in str(error.value)
 
 
-def test_two_files_of_one_split_do_not_share_ids(tmp_path):
-    one, two = (write(tmp_path / name, ROW, ROW) for name in ("one.jsonl", "two.jsonl"))
-    ids = [p.id for p in GSM8K().load(f"{one};{two}", split="train")]
-    assert ids == ["gsm8k-train-0", "gsm8k-train-1", "gsm8k-train-2.0", "gsm8k-train-2.1"]
-
-
 def test_gold_is_the_maximum_on_the_built_in_stories():
     check = pytest.importorskip("flatline.tasks.check").check
     task = GSM8K()
