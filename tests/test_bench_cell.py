@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 import flatline.diagnosis.checkup
 import flatline.training.run
 import flatline.training.trainer
-from bench.cell import checked_up, diagnosed_again, run_cell
+from bench.cell import diagnosed_again, run_cell
 from bench.plan import Cell, Kind
 from bench.results import read_all
 from flatline.cli import app
@@ -98,35 +98,6 @@ def test_a_kept_trace_is_diagnosed_anew_and_the_rest_stays(folder, monkeypatch):
     after = json.loads(path.read_text())
     assert sorted(after["diagnose"]) == ["10", "20"]
     assert (after["checkup"], after["heldout"]) == (before["checkup"], before["heldout"])
-
-
-def test_a_run_that_nobody_had_diagnosed_counts_once_it_is(folder, monkeypatch):
-    trains(monkeypatch)
-    run_cell(folder, keep_trace=True)
-    path = folder / "cell.json"
-    older = json.loads(path.read_text()) | {"untaken": ["checkup", "diagnose"]}
-    path.write_text(json.dumps(older))
-    (one,) = read_all(folder.parents[1])
-    assert (one.before, one.end) == ([], [])
-    assert diagnosed_again(folder)
-    (one,) = read_all(folder.parents[1])
-    assert one.before == [] and one.end == [one.last]
-
-
-def test_a_cell_that_lacks_its_checkup_gets_one_and_the_rest_stays(folder, monkeypatch):
-    trains(monkeypatch)
-    run_cell(folder, keep_trace=False)
-    path = folder / "cell.json"
-    whole = json.loads(path.read_text())
-    assert not checked_up(folder), "it has one"
-    path.write_text(json.dumps({**whole, "checkup": {}, "untaken": ["checkup"]}))
-    assert checked_up(folder)
-    after = json.loads(path.read_text())
-    assert "untaken" not in after
-    assert after["checkup"]["alarms"] == whole["checkup"]["alarms"]
-    assert {k: v for k, v in after.items() if k != "checkup"} == {
-        k: v for k, v in whole.items() if k != "checkup"
-    }
 
 
 def test_the_commands_print_a_plan_and_a_report(folder, tmp_path, monkeypatch):

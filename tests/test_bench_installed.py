@@ -22,8 +22,3 @@ def test_the_benchmark_of_planted_faults_says_where_it_is(installed, typed):
 
 def test_mutants_of_ones_own_script_are_installed(installed):
     assert "--script" in CliRunner().invoke(installed, ["mutants", "--help"]).output
-
-
-def test_other_tools_are_asked_in_a_clone_alone(installed, tmp_path):
-    typed = ["mutants", "report", str(tmp_path), "--peer", "rlprobe=python"]
-    assert "in a clone of it" in str(CliRunner().invoke(installed, typed).exception)

@@ -1,20 +1,15 @@
 """Packed results give the tables of the cells that they were made of."""
 
 import json
-import math
 
 import pytest
 from typer.testing import CliRunner
 
-from bench.looks import brief
-from bench.merged import merged
 from bench.pack import pack
 from bench.results import read_all
 from bench.score import score
 from flatline.cli import app
-from flatline.diagnosis.report import Report, rank
 from flatline.errors import ConfigError
-from tests.bench_outcomes import alarm
 
 LOOK = {
     "levels": ["suspect"],
@@ -71,34 +66,6 @@ def test_the_figures_are_those_of_the_folder(cells):
     assert score(read_all(file)) == score(read_all(cells))
 
 
-def test_what_a_report_was_ranked_by_is_read_back(tmp_path):
-    found = [
-        alarm("H24", "fault", severity=math.inf, proven=True),
-        alarm("H31", "fault", severity=2.0, explains=("H03",)),
-        alarm("H03", "fault", severity=9.0),
-    ]
-    report = Report(subject="a run", findings=tuple(rank(found)), trend=None)
-    write_cell(tmp_path, "healthy-s0", "reference", look={**brief(report), "seconds": 1.0})
-    pack(tmp_path, tmp_path / "results.json")
-    (one,) = read_all(tmp_path / "results.json")
-    assert one.checkup.findings == report.findings == tuple(found) == merged([one.last])
-
-
-def test_a_list_that_cells_share_is_written_once_and_words_stay_of_healthy_runs_alone(cells):
-    file = cells / "results.json"
-    pack(cells, file)
-    text = file.read_text()
-    assert text.count("problem 7") == 1
-    assert "words about healthy-s0" in text and "words about kl-sign-s0" not in text
-
-
-def test_what_other_tools_said_is_packed_too(cells):
-    said = {"rlprobe": {"alarms": ["x"], "means": ["H03"], "version": "1"}}
-    (cells / "cells" / "kl-sign-s0" / "peers.json").write_text(json.dumps(said))
-    pack(cells, cells / "results.json")
-    assert [one.peers for one in read_all(cells / "results.json")] == [{}, said]
-
-
 def test_the_command_packs_and_the_report_reads_it(cells):
     runner, file = CliRunner(), str(cells / "results.json")
     assert runner.invoke(app, ["bench", "pack", str(cells), file]).exit_code == 0
@@ -118,10 +85,3 @@ def test_a_file_of_something_else_is_refused(tmp_path, text):
     with pytest.raises(ConfigError, match="holds no packed cells") as caught:
         read_all(file)
     assert "Error" not in str(caught.value)
-
-
-def test_a_cell_of_another_shape_in_a_packed_file_is_refused(tmp_path):
-    file = tmp_path / "results.json"
-    file.write_text('{"version": 1, "lists": [], "cells": [{"cell": {}}]}')
-    with pytest.raises(ConfigError, match="does not hold the result of a cell"):
-        read_all(file)

@@ -1,9 +1,8 @@
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from flatline.config import LAB_STEPS, RunConfig, load_config, prompts_per_step
+from flatline.config import RunConfig, load_config, prompts_per_step
 from flatline.errors import ConfigError
 
 CONFIGS = Path(__file__).parent.parent / "configs"
@@ -13,12 +12,6 @@ def refusal(**changes) -> str:
     with pytest.raises(ConfigError) as caught:
         RunConfig(**changes)
     return str(caught.value)
-
-
-def test_the_default_is_eight_prompts_with_eight_completions_each():
-    config = RunConfig()
-    assert prompts_per_step(config) == 8
-    assert config.num_generations == 8
 
 
 @pytest.mark.parametrize(
@@ -38,13 +31,6 @@ def test_a_batch_that_is_no_whole_group_says_what_to_type():
         prompts_per_step(RunConfig(batch_size=12))
 
 
-def test_a_batch_may_be_whole_over_several_processes_only():
-    config = RunConfig(batch_size=4)
-    assert prompts_per_step(config, 2) == 1
-    with pytest.raises(ConfigError):
-        prompts_per_step(config, 1)
-
-
 @pytest.mark.parametrize(
     ("changes", "rate"),
     [
@@ -60,40 +46,14 @@ def test_the_learning_rate_suits_the_model_unless_it_is_given(changes, rate):
 
 
 @pytest.mark.parametrize(
-    ("changes", "length"),
-    [
-        ({}, (LAB_STEPS, 1.0)),
-        ({"num_epochs": 10}, (None, 10)),
-        ({"max_steps": 50, "num_epochs": 2.0}, (50, 2.0)),
-        ({"datasets": "train.jsonl"}, (None, 1.0)),
-    ],
-)
-def test_steps_go_before_epochs_and_the_lab_is_short(changes, length):
-    assert RunConfig(**changes).length == length
-
-
-@pytest.mark.parametrize(
     ("changes", "words"),
     [
         ({"loss_type": "ppo"}, "dr_grpo"),
         ({"task": "chess"}, "musique"),
         ({"temperature": 0.0}, "above 0"),
-        ({"temperature": float("nan")}, "--temperature"),
         ({"learning_rate": float("inf")}, "--learning-rate"),
-        ({"num_generations": 1}, "at least 2"),
-        ({"batch_size": True}, "a whole number"),
-        ({"max_steps": 0}, "at least 1"),
-        ({"top_p": 1.5}, "at most 1"),
-        ({"epsilon": -1.0}, "--epsilon -1.0 must be at least 0"),
-        ({"seed": 2**32}, "at most 4294967295"),
-        ({"adam_beta1": 1.0}, "below 1"),
-        ({"adam_beta2": -0.1}, "at least 0"),
-        ({"lora_dropout": 1.0}, "below 1"),
-        ({"vllm_memory": 0.0}, "above 0"),
         ({"output_dir": ""}, "--output-dir is empty"),
-        ({"noise": 2.0}, "between 0 and 1"),
         ({"task": "gsm8k", "noise": 0.5}, "only musique"),
-        ({"task": "gsm8k", "order": "hops"}, "--order shuffled"),
         ({"num_iterations": 2, "save_steps": 3}, "multiple of 2"),
         ({"warmup_steps": 5}, "constant_with_warmup"),
         ({"engine": "vllm-server", "max_prompt_length": 99}, "--max-model-len"),
@@ -124,16 +84,6 @@ def test_a_broken_file_is_named(tmp_path, text):
         load_config(file)
 
 
-def test_a_missing_file_is_named(tmp_path):
-    with pytest.raises(ConfigError, match="cannot be read"):
-        load_config(tmp_path / "none.toml")
-
-
 @pytest.mark.parametrize("file", sorted(CONFIGS.glob("*.toml")), ids=lambda file: file.name)
 def test_the_shipped_configs_are_valid(file):
     assert prompts_per_step(load_config(file), processes=1) > 0
-
-
-def test_a_config_survives_a_round_trip():
-    config = replace(RunConfig(), seed=3, lora_r=4)
-    assert RunConfig.from_dict(config.to_dict()) == config

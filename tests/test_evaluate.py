@@ -1,14 +1,11 @@
 """Evaluations, from made-up plays: what is averaged over what, and what is written."""
 
 import json
-import os
 
 import pytest
 
-from flatline.errors import ConfigError
 from flatline.evaluate import compare, evaluate, save_trajectories, summarise
-from flatline.files import write_atomically
-from flatline.rollout.record import Finish, Turn
+from flatline.rollout.record import Turn
 from flatline.tasks import make_task
 from tests.plays import problem_of, rollout_of
 
@@ -51,17 +48,6 @@ def test_the_json_has_the_promised_shape():
     json.dumps(got, allow_nan=False)
 
 
-def test_n_counts_problems_not_plays():
-    got = summarise(TWO, plays({"a": [1, 0, 1, 1], "b": [0, 0, 0, 1]}))
-    assert got.parts["combined"].n == 2
-    assert got.parts["combined"].value == 0.5
-
-
-def test_results_are_broken_down_by_hops():
-    got = summarise(TWO, plays({"a": [1, 0], "b": [0, 0]}))
-    assert {hops: parts["combined"].value for hops, parts in got.per_hop.items()} == {2: 0.5, 3: 0}
-
-
 def test_a_part_is_averaged_over_the_problems_that_have_it():
     rollouts = [rollout_of("a", parts={"citation": 0.5}), rollout_of("b")]
     assert summarise(TWO, rollouts).parts["citation"].n == 1
@@ -73,45 +59,10 @@ def test_only_an_exact_match_counts_as_a_pass():
     assert summarise(TWO, rollouts).pass_at_k[1].value == 0.5
 
 
-def test_pass_at_k_is_given_for_powers_of_two_and_for_all_plays():
-    got = summarise(TWO, plays({"a": [1, 0, 0, 0, 0, 0], "b": [0] * 6}))
-    assert list(got.pass_at_k) == [1, 2, 4, 6]
-    assert got.pass_at_k[6].value == 0.5
-
-
 def test_group_std_is_the_mean_spread_between_plays_of_a_problem():
     got = summarise(TWO, plays({"a": [1, 0], "b": [1, 1]}))
     assert got.group_std.value == pytest.approx(0.5**0.5 / 2)
     assert got.group_std.n == 2
-
-
-def test_group_std_of_single_plays_is_unknown():
-    assert summarise(TWO, plays({"a": [1], "b": [0]})).to_json()["group_std"]["value"] is None
-
-
-def test_finishes_and_events_are_counted_zeros_included():
-    rollouts = [
-        rollout_of("a", finish=Finish.TURNS, events={"malformed_calls": 2}),
-        rollout_of("b", events={"malformed_calls": 1, "tool_calls": 3}),
-    ]
-    got = summarise(TWO, rollouts)
-    assert got.finish == {"answered": 1, "turn_length": 0, "turns": 1, "context": 0}
-    assert got.events == {
-        "tool_calls": 3,
-        "tool_errors": 0,
-        "malformed_calls": 3,
-        "malformed_answers": 0,
-    }
-
-
-def test_only_tokens_of_the_model_are_counted():
-    assert summarise(TWO, plays({"a": [1], "b": [0]})).tokens == 4
-
-
-def test_rewards_above_one_are_measured_on_their_own_scale():
-    got = summarise(TWO, plays({"a": [1.5, 0], "b": [2, 1]}))
-    assert got.parts["combined"].value == pytest.approx(1.125)
-    assert got.parts["combined"].high <= 2
 
 
 @pytest.mark.parametrize(
@@ -132,11 +83,6 @@ def test_evaluate_plays_every_problem_as_often_as_asked():
     assert got.seconds is not None
 
 
-def test_the_order_of_rollouts_does_not_matter():
-    rollouts = plays({"a": [1, 0], "b": [0, 1]})
-    assert summarise(TWO, rollouts) == summarise(TWO, rollouts[::-1])
-
-
 def test_a_comparison_is_the_second_minus_the_first():
     problems = [problem_of(str(i)) for i in range(40)]
     worse = summarise(problems, plays({p.id: [0, 1] for p in problems}), about={"model": "old"})
@@ -147,13 +93,6 @@ def test_a_comparison_is_the_second_minus_the_first():
     assert got.parts["combined"].n == 40
     assert got.to_json()["model"] == "new"
     assert got.to_json()["minus"] == "old"
-
-
-def test_evaluations_of_different_problems_are_not_compared():
-    one = summarise(TWO, plays({"a": [1], "b": [1]}))
-    other = summarise(TWO[:1], plays({"a": [1]}))
-    with pytest.raises(ConfigError, match="same --datasets"):
-        compare(one, other)
 
 
 def test_trajectories_are_saved_whole_with_messages_and_parts(tmp_path):
@@ -171,17 +110,3 @@ def test_trajectories_are_saved_whole_with_messages_and_parts(tmp_path):
     assert row["messages"][-1]["content"].endswith("ש\ud800")
     assert row["parts"] == {"exact_match": 1.0}
     assert row["finish"] == "answered"
-
-
-def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(tmp_path):
-    path = tmp_path / "plays.jsonl"
-    path.write_text("old\n")
-
-    def lines():
-        yield "new"
-        raise RuntimeError("the disk is full")
-
-    with pytest.raises(RuntimeError):
-        write_atomically(path, lines())
-    assert path.read_text() == "old\n"
-    assert os.listdir(tmp_path) == ["plays.jsonl"]

@@ -3,7 +3,7 @@
 import pytest
 
 from flatline.errors import ConfigError
-from flatline.faults import FAULTS, PRESETS, belonging, find, without
+from flatline.faults import FAULTS, PRESETS, belonging, without
 
 PRESET = "verifiers-0.1.3"
 
@@ -24,17 +24,6 @@ def test_a_preset_is_written_out_and_loses_only_the_hypothesis_part():
     assert without(PRESET, "H09") == PRESETS[PRESET].removeprefix("mask-as-attention+")
     assert without(PRESET, "H10") == "mask-as-attention+sorted-with-hop-factor"
     assert without(f"{PRESET}+kl-heavy", "H03") == PRESETS[PRESET]
-
-
-def test_what_a_hypothesis_has_no_part_in_stays_whole():
-    assert without("kl-heavy:2", "H09") == "kl-heavy:2"
-    assert find(without(PRESET, "H24")) == find(PRESET)
-    assert belonging(PRESET, "H24") == []
-
-
-def test_without_any_fault_there_is_nothing_to_take_out():
-    assert without(None, "H09") is None
-    assert belonging(None, "H09") == []
 
 
 def test_an_unknown_fault_is_refused_with_the_known_ones():

@@ -2,17 +2,12 @@
 
 import json
 import zipfile
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from museum import __main__ as command
-from museum import fetch, page, play, run, verifiers_seeds, wheels
+from museum import page, run, verifiers_seeds, wheels
 from museum.exhibit import Exhibit, defect, exhibit, mechanism, module, names
-from museum.peers import ask_peers
 
-import flatline
-from flatline.errors import ConfigError
 from flatline.hypotheses import HYPOTHESES
 from flatline.releases import DEFECTS, defects_of
 
@@ -34,26 +29,6 @@ def test_an_exhibit_says_what_happens_and_expects_hypotheses_that_exist(name):
     assert exhibit(name).expects and set(exhibit(name).expects) <= {one.id for one in HYPOTHESES}
 
 
-FORETOLD = [name for name in NAMES if exhibit(name).later >= 2]
-
-
-def test_at_least_five_exhibits_were_written_after_the_last_change():
-    assert sum(exhibit(name).later == 3 for name in NAMES) >= 5
-
-
-@pytest.mark.parametrize("name", FORETOLD)
-def test_an_exhibit_written_before_it_was_run_shows_its_defect_without_flatline_and_is_listed(name):
-    assert callable(module(name).symptom)
-    one, what = exhibit(name), defect(name)
-    row = f"| {name} | {what.library} {one.bad}, {one.good} | {' '.join(one.expects)} |"
-    assert row in (ROOT / "museum/README.md").read_text(encoding="utf-8")
-
-
-def test_what_is_fetched_for_an_exhibit_is_both_releases_and_what_they_were_made_for():
-    wheels = fetch.needed("trl_scale_rewards")
-    assert {"trl==0.22.1", "trl==0.22.2", "transformers==4.56.2"} <= wheels
-
-
 def test_every_known_defect_is_an_exhibit():
     assert set(DEFECTS) == set(NAMES)
 
@@ -72,67 +47,6 @@ def test_a_good_release_that_stopped_or_could_not_be_had_is_not_called_silent():
     assert run.silent({"alarms": []})
     for side in ({"alarms": [ALARM]}, {"failure": "ImportError"}, {"not_had": "trl==9: none"}):
         assert not run.silent(side)
-
-
-def test_a_checkup_that_is_refused_in_words_leaves_the_recorded_run_to_tell(monkeypatch, tmp_path):
-    def refuse(_):
-        raise ConfigError("Rows are left out.\nRecord it.")
-
-    monkeypatch.setattr(flatline, "checkup", refuse)
-    monkeypatch.setattr(play, "recorded", lambda *_: {"diagnose": "a report"})
-    assert play.looked(None, tmp_path) == {"diagnose": "a report"}
-    told = page._refused({"refused": (tmp_path / play.REFUSED).read_text()})
-    assert told.endswith("the checkup says: Rows are left out.") and not page._refused({})
-
-
-def test_what_an_exhibit_that_is_run_once_gave_first_stays_published(monkeypatch):
-    first = {"bad": {"release": "1", "alarms": []}, "good": {"release": "2", "alarms": []}}
-    now = {**first, "bad": {"release": "1", "alarms": [ALARM]}}
-    monkeypatch.setattr(command, "exhibit", lambda _: replace(ONE, later=2))
-    kept = command.beside_published(first, now, "x")
-    assert kept["bad"] == first["bad"] and kept["since"] == now
-    assert "no longer a test of it: **1**: H53 advantages-depart." in page._since(kept["since"])
-    monkeypatch.setattr(command, "exhibit", lambda _: ONE)
-    heard = {**first, "bad": {**first["bad"], "peers": {"rlprobe": "nothing"}}}
-    assert command.beside_published(heard, now, "x")["bad"] == {
-        **now["bad"],
-        "peers": {"rlprobe": "nothing"},
-    }
-
-
-def test_what_peers_said_is_kept_with_its_commit_until_they_are_asked_again(monkeypatch, tmp_path):
-    monkeypatch.setattr(command, "exhibit", lambda _: ONE)
-    monkeypatch.setattr(page, "exhibit", lambda _: ONE)
-    said = {"peers": {"rlprobe": "nothing"}, "peers_of": "abc1234"}
-    kept = {side: {"release": "1", "alarms": [], **said} for side in ("bad", "good")}
-    now = {side: {"release": "1", "alarms": []} for side in ("bad", "good")}
-    (tmp_path / "x" / "1" / "run").mkdir(parents=True)
-    ask_peers("x", now, tmp_path, {})
-    again = command.beside_published(kept, now, "x")
-    assert again["bad"] == kept["bad"]
-    assert "1 exhibits is from the runs of commit abc1234" in page._count(["x"], {"x": again})
-    asked = {side: {**now[side], "peers": {"rlprobe": "collapse"}} for side in now}
-    replaced = command.beside_published(kept, asked, "x")
-    assert replaced["good"] == asked["good"]
-    assert "abc1234" not in page._count(["x"], {"x": replaced})
-
-
-def test_stand_ins_for_vllm_are_on_the_path_only_where_vllm_is_stood_in_for(tmp_path, monkeypatch):
-    monkeypatch.setattr(run, "unpacked", lambda wheel, store: store / wheel)
-    weights = replace(ONE, stands_in="quantised weights, which need a GPU")
-    vllm = replace(ONE, stands_in="vLLM: samples with what it is given")
-    assert run.STAND_INS not in run.paths_of("trl_scale_rewards", weights, "1", tmp_path)
-    assert run.STAND_INS in run.paths_of("trl_scale_rewards", vllm, "1", tmp_path)
-
-
-def test_a_wheel_that_cannot_be_had_is_said(tmp_path, monkeypatch):
-    def fails(requirement, _):
-        raise wheels.NotToBeHad(f"{requirement}: no network")
-
-    monkeypatch.setattr(run, "unpacked", fails)
-    found = run.run_exhibit("trl_scale_rewards", tmp_path)
-    assert found["bad"]["not_had"] == "trl==0.22.1: no network"
-    assert "no network" in page.said(found["bad"])
 
 
 def test_a_museum_that_was_stopped_goes_on_with_what_is_missing_and_begins_that_anew(

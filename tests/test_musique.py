@@ -4,19 +4,15 @@ import time
 
 import pytest
 
-from flatline.errors import ConfigError, DataError
-from flatline.tasks.base import BadToolCall, ToolCall
+from flatline.errors import DataError
+from flatline.tasks.base import ToolCall
 from flatline.tasks.check import play
 from flatline.tasks.musique import (
-    NOTHING_FOUND,
-    SYSTEM_PROMPT,
     WEIGHTS,
     Musique,
 )
 from flatline.tasks.musique_rows import UNANSWERABLE, MusiqueProblem
-from tests.musique_rows import REAL, hop, paragraph, row, twin, write
-
-needs_real_data = pytest.mark.skipif(not REAL.is_dir(), reason="the real files are not here")
+from tests.musique_rows import hop, paragraph, row, twin, write
 
 
 def load(tmp_path, *rows, config="", **options) -> list[MusiqueProblem]:
@@ -43,67 +39,12 @@ def final(answer: str, cite: str = "1, 3") -> str:
 BOTH_HOPS = (search("Who directed Velbara?", top_n=1), search("Where was Garngira born?", top_n=1))
 
 
-# -- reading ----------------------------------------------------------------------------------
-
-
 def test_a_row_becomes_a_problem(tmp_path):
     found = problem(tmp_path)
     assert (found.id, found.answer, found.hops) == ("2hop__1_2", "Sornmex", 2)
     assert found.aliases == ("City of Sornmex",)
     assert found.supporting == {1, 3}
     assert found.sub_questions() == ["Who directed Velbara?", "Where was Garngira born?"]
-
-
-def test_a_reference_is_filled_in_only_where_that_hop_came_before(tmp_path):
-    hops = [hop("#1 hit of 1970?", "Song", 1), hop("#1 and #2 and #10?", "Sornmex", 3)]
-    found = problem(tmp_path, question_decomposition=hops)
-    assert found.sub_questions() == ["#1 hit of 1970?", "Song and #2 and #10?"]
-
-
-def test_answerable_drops_unanswerable_rows_and_full_keeps_them(tmp_path):
-    assert [p.answerable for p in load(tmp_path, row(), twin())] == [True]
-    full = load(tmp_path, row(), twin(), config="full")
-    assert [p.answer for p in full] == ["Sornmex", UNANSWERABLE]
-    assert full[1].id == "2hop__1_2__unanswerable"
-    assert full[1].aliases == ()
-
-
-def test_the_model_is_told_of_unanswerable_questions_only_where_they_occur(tmp_path):
-    system, user = Musique().messages(problem(tmp_path))
-    assert system == {"role": "system", "content": SYSTEM_PROMPT}
-    assert user == {"role": "user", "content": "Where was the director of Velbara born?"}
-    full = Musique().messages(load(tmp_path, row(), config="full")[0])[0]["content"]
-    assert f"<answer>{UNANSWERABLE}</answer>" in full
-    assert UNANSWERABLE not in SYSTEM_PROMPT
-
-
-def test_a_file_with_unanswerable_rows_only_names_the_config_to_use(tmp_path):
-    with pytest.raises(DataError, match="Keep them with the config `full`"):
-        load(tmp_path, twin())
-
-
-def test_an_unknown_config_lists_the_known_ones(tmp_path):
-    with pytest.raises(DataError, match=r"no config `easy`.*\nChoose one of answerable, full"):
-        load(tmp_path, row(), config="easy")
-
-
-def rows_of_hops(*counts: int):
-    return [
-        row(id=f"p{n}", question_decomposition=[hop("Who?", "X", 1)] * count)
-        for n, count in enumerate(counts)
-    ]
-
-
-def test_order_is_a_seeded_shuffle_or_the_file_or_sorted_by_hops(tmp_path):
-    path = write(tmp_path / "rows.jsonl", *rows_of_hops(4, 2, 3, 2, 4, 3, 2, 3))
-
-    def ids(**options):
-        return [p.id for p in Musique(**options).load(path, split="train")]
-
-    assert ids(order="file") == [f"p{n}" for n in range(8)]
-    assert ids(order="hops") == ["p1", "p3", "p6", "p2", "p5", "p7", "p0", "p4"]
-    assert ids() == ids(seed=0) != ids(seed=1)
-    assert sorted(ids()) == sorted(ids(order="file")) != ids()
 
 
 def test_noise_is_the_share_of_distractors_kept_the_same_whatever_else_is_loaded(tmp_path):
@@ -120,20 +61,10 @@ def test_noise_is_the_share_of_distractors_kept_the_same_whatever_else_is_loaded
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"question": None}, "lacks `question`"),
         ({"question": " "}, "has an empty `question`"),
-        ({"answer": ""}, "has an empty `answer`"),
         ({"answerable": "false"}, "has `answerable` of type str where bool is needed"),
-        ({"answer_aliases": [None, "b"]}, "has None in `answer_aliases`, which is no text"),
-        ({"answer_aliases": "b"}, "has `answer_aliases` of type str where list is needed"),
-        ({"id": 7}, "has `id` of type int where str is needed"),
-        ({"paragraphs": None}, "lacks `paragraphs`"),
-        ({"paragraphs": []}, "has no list of objects in `paragraphs`"),
-        ({"paragraphs": [{"idx": 1}]}, "lacks `title`"),
         ({"paragraphs": [paragraph(True, "", "")]}, "has `idx` of type bool where int is needed"),
-        ({"question_decomposition": []}, "has no list of objects in `question_decomposition`"),
         ({"question_decomposition": [hop("Who?", "X", 9)]}, "has paragraph_support_idx 9, but"),
-        ({"question_decomposition": [hop("Who?", "X", None)]}, "has paragraph_support_idx None"),
         (
             {"paragraphs": [paragraph(i, "", "") for i in range(4)]},
             "is answerable but has no supporting paragraph",
@@ -152,12 +83,6 @@ def test_a_bad_row_is_named_with_file_line_and_advice(tmp_path, changes, message
     assert advice.endswith(".")
 
 
-def test_a_null_where_a_field_may_be_left_out_means_that_it_was(tmp_path):
-    (found,) = load(tmp_path, row(answerable=None, answer_aliases=None))
-    assert found.answerable
-    assert found.aliases == ()
-
-
 def test_a_duplicate_id_names_both_places_also_across_specs(tmp_path):
     one, other = write(tmp_path / "a.jsonl", row()), write(tmp_path / "b.jsonl", row())
     with pytest.raises(DataError, match="Rollouts are grouped by id") as error:
@@ -165,37 +90,6 @@ def test_a_duplicate_id_names_both_places_also_across_specs(tmp_path):
     assert f"{other}:1 has the id '2hop__1_2', which {one}:1 has too" in str(error.value)
     with pytest.raises(DataError, match="Rollouts are grouped by id"):
         Musique().load(f"{one};{one}", split="train")
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"retriever": "bm52"}, "There is no retriever 'bm52'"),
-        ({"noise": 1.5}, "noise is 1.5"),
-        ({"noise": float("nan")}, "noise is nan"),
-        ({"order": "random"}, "There is no order 'random'"),
-        ({"weights": {"speed": 1}}, "There is no reward part speed"),
-        ({"weights": {"f1": -1}}, "cannot be used"),
-        ({"weights": dict.fromkeys(WEIGHTS, 0)}, "cannot be used"),
-    ],
-)
-def test_an_option_that_cannot_be_honoured_is_refused(options, message):
-    with pytest.raises(ConfigError, match=message):
-        Musique(**options)
-
-
-def test_the_lab_needs_no_file_and_makes_only_the_slice():
-    problems = Musique(order="file").load("lab,,validation[3:6]", split="train")
-    assert len(problems) == 3
-    assert problems == Musique(order="file").load("lab,,dev[:6]", split="train")[3:]
-    assert not any(p.answerable for p in Musique().load("lab,full,train[1:2]", split="train"))
-    with pytest.raises(DataError, match="The lab has no split `holdout`"):
-        Musique().load("lab,,holdout", split="train")
-    with pytest.raises(DataError, match="is out of range"):
-        Musique().load("lab,,train[:9999999]", split="train")
-
-
-# -- searching --------------------------------------------------------------------------------
 
 
 def test_documents_are_shown_with_id_title_and_text(tmp_path):
@@ -207,20 +101,11 @@ def test_documents_are_shown_with_id_title_and_text(tmp_path):
     assert seen.documents == (3, 2)
 
 
-def test_a_search_without_result_says_so(tmp_path):
-    seen = Musique().episode(problem(tmp_path)).observe(search("zebra"))
-    assert (seen.text, seen.documents) == (NOTHING_FOUND, ())
-
-
 @pytest.mark.parametrize(
     ("call", "message"),
     [
         (search("x", top_n=0), "Error: top_n must be between 1 and 20, got 0."),
-        (search("x", top_n=10**30), "Error: top_n must be between 1 and 20, got 1"),
-        (search("  "), "Error: the query is empty."),
         (search(5), "Error: retrieve_documents needs 'query' as string, got int."),
-        (search("x", top_n="2"), "Error: retrieve_documents needs 'top_n' as integer, got str."),
-        (search("x", k=2), "Error: retrieve_documents has no argument 'k'."),
         (ToolCall(name="retrieve_documents", arguments={}), "needs the argument 'query'"),
         (ToolCall(name="google", arguments={}), "Error: there is no tool 'google'."),
     ],
@@ -230,23 +115,6 @@ def test_a_wrong_call_is_an_observation_and_a_counted_event(tmp_path, call, mess
     assert message in episode.observe(call).text
     assert episode.events["tool_errors"] == 1
     assert not episode.retrieved
-
-
-def test_what_was_retrieved_is_kept_once_and_in_order(tmp_path):
-    episode = Musique().episode(problem(tmp_path))
-    for query in ("Garngira born", "Velbara", "Garngira born"):
-        episode.observe(search(query, top_n=1))
-    assert list(episode.retrieved) == [3, 1]
-
-
-def test_unusual_text_is_shown_as_it_is(tmp_path):
-    text = "שלום 🙂 " * 12_000
-    found = problem(tmp_path, paragraphs=[*row()["paragraphs"], paragraph(5, "עברית", text)])
-    seen = Musique().episode(found).observe(search("עברית", top_n=1))
-    assert seen.text == f"Document ID: 5\n# עברית\n{text}"
-
-
-# -- scoring ----------------------------------------------------------------------------------
 
 
 def test_a_perfect_play_earns_1_in_every_part(tmp_path):
@@ -269,20 +137,6 @@ def test_each_part_is_what_it_says_and_the_reward_is_their_weighted_mean(tmp_pat
         }
     )
     assert score.reward == pytest.approx((0.8 + 0.5 + 0.4 / 3 + 0.6 * 0.5 + 0.1) / 4.0)
-
-
-def test_nothing_retrieved_has_no_precision(tmp_path):
-    parts = play(Musique(), problem(tmp_path), [final("Sornmex")]).parts
-    assert parts["retrieval_precision"] == parts["retrieval_recall"] == 0
-    assert parts["exact_match"] == 1
-
-
-def test_weights_can_be_changed_one_by_one(tmp_path):
-    others = dict.fromkeys(WEIGHTS, 0.0)
-    task = Musique(weights={**others, "exact_match": 1, "f1": 3})
-    assert play(task, problem(tmp_path), [final("Sornmex city")]).reward == pytest.approx(0.6)
-    default = Musique(weights={"format": 0}).weights
-    assert default == {**WEIGHTS, "format": 0}
 
 
 def test_the_hop_factor_is_half_the_hop_count(tmp_path):
@@ -316,12 +170,10 @@ def test_parts_that_do_not_apply_are_left_out(tmp_path):
     ("message", "note"),
     [
         ("The answer is Sornmex.", "no <answer> tag: the message ends with 'The answer is Sor"),
-        ("<cite>1</cite><answer>Sornmex", "no <answer> tag"),
         ("<think><answer>Sornmex</answer></think>", "no <answer> tag"),
         (final(" "), "the <answer> tag is empty"),
         ("<answer>Sornmex</answer>", "no <cite> tag"),
         (final("Sornmex", "Velbara, 3"), "<cite> holds what is no document id: Velbara"),
-        ("", "no <answer> tag: the message ends with ''"),
     ],
 )
 def test_a_malformed_answer_is_noted_and_counted(tmp_path, message, note):
@@ -350,19 +202,10 @@ def test_a_model_that_never_finishes_earns_what_its_searches_earned(tmp_path):
     assert not episode.events["malformed_answers"]
 
 
-def test_a_malformed_call_costs_the_format(tmp_path):
-    bad = BadToolCall(text="{", reason="the call is not JSON.")
-    score = play(Musique(), problem(tmp_path), [bad, *BOTH_HOPS, final("Sornmex")])
-    assert score.parts["format"] == 0
-    assert score.reward == pytest.approx(3.9 / 4.0)
-
-
 @pytest.mark.parametrize(
     "message",
     [
         "<answer>" * 130_000,
-        final("x " * 500_000),
-        final("Sornmex", "1, " * 350_000),
         final("Sornmex", "9" * 1_000_000),
         "<think>" * 70_000 + "</think>" * 70_000 + final("Sornmex"),
     ],
@@ -373,42 +216,3 @@ def test_a_hostile_megabyte_is_scored_in_well_under_a_second(tmp_path, message):
     score = episode.score(message)
     assert time.process_time() - start < 1
     assert all(len(note) < 300 for note in score.notes)
-
-
-# -- scripts ----------------------------------------------------------------------------------
-
-
-def test_gold_asks_every_hop_and_then_answers(tmp_path):
-    *calls, last = Musique().gold(problem(tmp_path))
-    assert [call.arguments["query"] for call in calls] == [
-        "Who directed Velbara?",
-        "Where was Garngira born?",
-    ]
-    assert "<cite>1, 3</cite>\n<answer>Sornmex</answer>" in last
-
-
-def test_a_bridge_entity_that_is_also_an_answer_is_no_corruption(tmp_path):
-    task = Musique()
-    assert "Garngira" in task.corruptions(problem(tmp_path))["bridge_entity"][-1]
-    same = problem(tmp_path, answer_aliases=["the garngira"])
-    assert "bridge_entity" not in task.corruptions(same)
-    single = problem(tmp_path, question_decomposition=[hop("Where?", "Sornmex", 3)])
-    assert "bridge_entity" not in task.corruptions(single)
-
-
-def test_without_distractors_there_is_nothing_to_dump(tmp_path):
-    (found,) = load(tmp_path, row(), noise=0)
-    scripts = Musique().corruptions(found)
-    assert "dump_all_documents" not in scripts
-    assert "cite_everything" not in scripts
-
-
-@needs_real_data
-def test_the_real_files_are_read_whole():
-    train = Musique().load(f"{REAL},,train", split="train")
-    dev = Musique().load(f"{REAL},answerable,dev", split="train")
-    assert (len(train), len(dev)) == (446, 100)
-    assert [sum(p.hops == hops for p in train) for hops in (2, 3, 4)] == [279, 112, 55]
-    full = Musique().load(f"{REAL}/train_unanswerable.jsonl,full", split="train")
-    assert len(full) == 50
-    assert not any(p.answerable for p in full)

@@ -13,12 +13,9 @@ from typer.testing import CliRunner
 
 from flatline.cli import app
 from flatline.errors import ModelError
-from flatline.serve.answer import sendable
 from flatline.serve.batch import Piece, turn_of
-from flatline.serve.conversation import Conversations
 from flatline.serve.errors import RequestError
 from flatline.serve.request import body_of, chat_request, ids_request, text_request
-from flatline.serve.spelling import Spelling
 from flatline.serve.start import MAX_BODY, guarded_application, start
 from flatline.tasks.musique import RETRIEVE
 from flatline.training.lab.tokenizer import checkpoint_folder
@@ -26,6 +23,7 @@ from tests.served import a_bind, listening
 
 HI = [{"role": "user", "content": "hi"}]
 TOOL = RETRIEVE.schema()
+HALF_A_PAIR = [{"role": "user", "content": "a\ud800b"}]
 HALF = {"name": "f", "description": "\ud800", "arguments": '{"query": "\\ud800"}'}
 
 
@@ -47,35 +45,24 @@ def posted(address, body, **more):
 
 BAD = [
     ({"messages": []}, "messages"),
-    ({"messages": "hi"}, "messages"),
     ({"messages": [{"role": "king", "content": "hi"}]}, "messages[0].role"),
     ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "messages[0].content"),
     ({"messages": HI, "temperature": -1}, None),
-    ({"messages": HI, "temperature": 1e-39}, None),
     ({"messages": HI, "temperature": 5e-324}, None),
-    ({"messages": HI, "temperature": True}, "temperature"),
     ({"messages": HI, "temperature": 10**400}, "temperature"),
-    ({"messages": HI, "top_p": 0}, None),
     ({"messages": HI, "n": 1000}, "n"),
     ({"messages": HI, "max_tokens": 0}, "max_tokens"),
     ({"messages": HI, "seed": 2**80}, "seed"),
-    ({"messages": HI, "stop": [""]}, "stop"),
-    ({"messages": HI, "top_logprobs": 3}, "top_logprobs"),
-    ({"messages": HI, "tools": [{"type": "function"}]}, "tools[0]"),
     ({"messages": HI, "tools": [{"type": "function", "function": HALF}]}, "tools[0]"),
     ({"messages": [{"role": "assistant", "tool_calls": [{"function": HALF}]}]}, "messages[0]"),
     ({"messages": HI, "tools": [TOOL], "tool_choice": "required"}, "tool_choice"),
-    ({"messages": HI, "frequency_penalty": 0.5}, "frequency_penalty"),
     ({"messages": HI, "response_format": {"type": "json_object"}}, "response_format"),
-    ({"messages": HI, "logit_bias": {"5": 1}}, "logit_bias"),
 ]
 
 
 EXTREME = [
-    *({"temperature": value} for value in (0, 1e-30, 1e-10, 1e39, 1e308)),
-    *({"top_p": value} for value in (5e-324, 1e-39, 0.9999999999)),
-    *({"min_p": value} for value in (5e-324, 1e-39, 1)),
-    *({"top_k": value} for value in (-1, 1, 10**30)),
+    *({"temperature": value} for value in (0, 1e-30, 1e308)),
+    *({"top_p": value} for value in (5e-324, 0.9999999999)),
     *({"seed": value} for value in (-(2**63), 2**63 - 1)),
     {"max_tokens": 10**30, "stop": ["a", "e", "i", "o", "u", "t", "n", " "]},
 ]
@@ -110,23 +97,6 @@ def test_a_prompt_is_one_text_or_one_list_of_ids(prompt):
         text_request({"prompt": prompt})
     with pytest.raises(RequestError):
         ids_request({"token_ids": prompt})
-
-
-def test_neutral_settings_and_unknown_fields_pass():
-    made = chat_request({"messages": HI, "frequency_penalty": 0, "user": "me", "logit_bias": {}})
-    assert made.wanted.n == 1
-    assert made.wanted.max_tokens is None
-
-
-def test_no_tools_are_shown_where_none_may_be_called():
-    assert chat_request({"messages": HI, "tools": [TOOL], "tool_choice": "none"}).tools == ()
-    assert len(chat_request({"messages": HI, "tools": [TOOL]}).tools) == 1
-
-
-def test_a_schema_is_shown_as_the_client_wrote_it(served):
-    odd = {"type": "function", "function": {"strict": True, **TOOL["function"]}}
-    chat = served.conversations.format([odd])
-    assert '"strict": true' in served.tokenizer.decode(chat.prompt_ids(HI))
 
 
 @pytest.mark.parametrize("role", ["user", "tool", "assistant"])
@@ -170,57 +140,6 @@ def test_a_changed_history_is_rendered_anew(served):
     assert not prompt([*HI, answer, {**found, "tool_call_id": "d"}]).continued
 
 
-def test_remembered_turns_are_bounded(served, monkeypatch):
-    monkeypatch.setattr("flatline.serve.conversation.TOKENS_KEPT", 1000)
-    conversations = Conversations(served.tokenizer)
-    made = chat_request({"messages": HI})
-    for i in range(50):
-        conversations.remember(made, {"role": "assistant", "content": str(i)}, [1] * 100)
-    assert len(conversations._written) == 10
-
-
-@pytest.mark.parametrize(
-    ("text", "sent"),
-    [
-        ("Let me see.", "Let me see."),
-        ("Let me see. <tool", "Let me see."),
-        ("Let me see.\n<tool_call>\n{", "Let me see."),
-        ('{"name": "x"', ""),
-        ("a < b", "a < b"),
-        ("  ", ""),
-    ],
-)
-def test_what_may_be_a_call_is_held_back(text, sent):
-    assert text[: sendable(text, tools=True)] == sent
-    assert sendable(text, tools=False) == len(text)
-
-
-class Letters:
-    """A tokenizer whose ids are bytes."""
-
-    def decode(self, ids, **_):
-        return bytes(ids).decode(errors="replace")
-
-
-def test_half_a_character_waits_for_the_rest():
-    spelling = Spelling(Letters(), ())
-    seen = []
-    for byte in "aé😀".encode():
-        spelling.push(byte)
-        seen.append(spelling.text)
-    assert seen == ["a", "a", "aé", "aé", "aé", "aé", "aé😀"]
-
-
-def test_a_stop_string_may_be_spread_over_tokens():
-    spelling = Spelling(Letters(), ("END",))
-    for byte in b"go E":
-        spelling.push(byte)
-    assert (spelling.text, spelling.certain, spelling.stop) == ("go E", 2, None)
-    for byte in b"ND":
-        spelling.push(byte)
-    assert (spelling.text, spelling.stop) == ("go ", "END")
-
-
 def test_errors_are_those_that_openai_clients_raise(address):
     with openai.OpenAI(base_url=f"{address}v1", api_key="none", max_retries=0) as client:
         with pytest.raises(openai.NotFoundError, match="There is no model 'gpt-9' here"):
@@ -233,30 +152,27 @@ def test_errors_are_those_that_openai_clients_raise(address):
 
 
 @pytest.mark.parametrize(
-    ("headers", "status"),
+    ("asked", "status"),
     [
-        ({"host": "evil.example"}, 400),
-        ({"origin": "http://evil.example"}, 403),
-        ({"sec-fetch-site": "cross-site"}, 403),
-        ({}, 200),
+        ({"headers": {"host": "evil.example"}}, 400),
+        ({"headers": {"origin": "http://evil.example"}}, 403),
+        ({"headers": {"sec-fetch-site": "cross-site"}}, 403),
+        ({"content": b" " * (MAX_BODY + 1), "json": None}, 413),
+        ({"json": {"messages": HI, "n": 7, "max_tokens": 1}}, 429),  # more than may wait
+        ({"method": "GET", "json": None}, 405),
+        ({"content": json.dumps({"messages": HALF_A_PAIR, "max_tokens": 1}), "json": None}, 200),
+        ({"json": {"messages": HI, "n": 6, "max_tokens": 1}}, 200),
     ],
+    ids=lambda value: str(value)[:60],
 )
-def test_pages_of_other_sites_are_refused(address, headers, status):
-    answer = posted(address, {"messages": HI, "max_tokens": 1}, headers=headers)
+def test_what_no_client_may_ask_is_refused_and_the_server_goes_on(address, asked, status):
+    usual = {"method": "POST", "json": {"messages": HI, "max_tokens": 1}}
+    answer = httpx2.request(url=f"{address}v1/chat/completions", **{**usual, **asked})
     assert answer.status_code == status
     assert ("error" in answer.json()) == (status != 200)
 
 
-@pytest.mark.parametrize(
-    ("method", "path", "status"), [("GET", "v1/chat/completions", 405), ("GET", "nowhere", 404)]
-)
-def test_a_wrong_address_is_told_in_the_same_shape(address, method, path, status):
-    answer = httpx2.request(method, f"{address}{path}")
-    assert answer.status_code == status
-    assert "GET /v1/models" in answer.json()["error"]["message"]
-
-
-@pytest.mark.parametrize("depth", [200, 900, 990, 5000])
+@pytest.mark.parametrize("depth", [200, 5000])
 def test_deep_nesting_is_refused_and_never_a_failure(address, depth):
     deep = "[" * depth + "]" * depth
     tool = json.dumps(TOOL).replace('"What to look for."', deep)
@@ -266,18 +182,6 @@ def test_deep_nesting_is_refused_and_never_a_failure(address, depth):
     body = f'{{"messages": {json.dumps(HI)}, "tools": [{tool}], "max_tokens": 1}}'
     answer = httpx2.post(f"{address}v1/chat/completions", content=body.encode())
     assert answer.status_code in (200, 400), answer.text
-
-
-@pytest.mark.parametrize(("path", "text"), [("chat/", "messages"), ("", "prompt")])
-def test_half_a_surrogate_pair_is_read_as_a_question_mark(address, path, text):
-    def answered(said):
-        asked = [{"role": "user", "content": said}] if text == "messages" else said
-        body = json.dumps({text: asked, "max_tokens": 4, "temperature": 0})
-        answer = httpx2.post(f"{address}v1/{path}completions", content=body)
-        assert answer.status_code == 200, answer.text
-        return answer.json()["usage"], answer.json()["choices"]
-
-    assert answered("a\ud800b") == answered("a?b")
 
 
 def test_damaged_weights_are_told_and_the_old_ones_stay(address, served, tmp_path):
@@ -303,12 +207,6 @@ def test_a_bug_of_ours_is_told_without_its_traceback(address, monkeypatch):
     assert "secret" not in answer.text
 
 
-def test_a_body_that_is_too_large_is_refused(address):
-    answer = httpx2.post(f"{address}v1/chat/completions", content=b" " * (MAX_BODY + 1))
-    assert answer.status_code == 413
-    assert "bytes" in answer.json()["error"]["message"]
-
-
 def test_with_a_token_nobody_comes_in_without_it():
     bind = a_bind(token="a-token-of-some-length")
     served = start("lab")
@@ -318,13 +216,6 @@ def test_with_a_token_nobody_comes_in_without_it():
             assert [model.id for model in client.models.list()] == ["lab"]
     with pytest.raises(RequestError, match="stopping"):
         served.player.submit([])
-
-
-def test_a_full_queue_is_told_and_the_server_goes_on(address):
-    answer = posted(address, {"messages": HI, "n": 7, "max_tokens": 1})
-    assert answer.status_code == 429
-    assert "--max-waiting" in answer.json()["error"]["message"]
-    assert posted(address, {"messages": HI, "n": 6, "max_tokens": 1}).status_code == 200
 
 
 def test_nothing_more_is_written_for_a_client_that_has_gone_away(address, served):
@@ -390,13 +281,3 @@ def test_the_command_refuses_what_cannot_be_served(options, told):
     assert done.exit_code == 2
     assert told in done.stderr
     assert "Traceback" not in done.output
-
-
-def test_the_command_says_what_another_address_means(monkeypatch):
-    heard = []
-    monkeypatch.setattr("flatline.loopback.listen", lambda app, bind: heard.append(bind))
-    port = str(a_bind().port)
-    done = CliRunner().invoke(app, ["serve", "--port", port, "--host", "0.0.0.0"])
-    assert done.exit_code == 0, done.output
-    assert "can be reached from other machines" in done.stderr
-    assert heard[0].token and heard[0].token in done.stdout

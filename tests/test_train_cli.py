@@ -2,15 +2,12 @@
 
 import json
 import shlex
-import sys
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
 from flatline import cli
-from flatline.cli.train import _field_docs, _normalised
-from flatline.config import RunConfig
 
 SEEDS = {
     "no-peft": """
@@ -121,50 +118,12 @@ def test_a_dry_run_of_the_lab_shows_the_trainer_as_it_is_and_writes_nothing(tmp_
     assert not list(tmp_path.iterdir())
 
 
-def test_a_dry_run_reads_as_text():
-    result = flatline("train", "gsm8k", "--model", "some/model", "--dry-run")
-    assert "[config]" in result.stdout and "[cost]" in result.stdout
-
-
-@pytest.mark.parametrize(("data", "told"), [((), True), (("--datasets", "some,,train"), False)])
-def test_a_model_that_would_train_on_the_labs_problems_is_told(data, told):
-    result = flatline("train", "gsm8k", "--model", "some/model", *data, "--dry-run")
-    assert ("--datasets is not given" in result.stderr) is told
-
-
-@pytest.mark.parametrize(
-    ("written", "meant"),
-    [
-        (["--scale-rewards", "false"], ["--scale-rewards=none"]),
-        (["--scale-rewards", "True"], ["--scale-rewards=group"]),
-        (["--scale-rewards"], ["--scale-rewards=group"]),
-        (["--no-scale-rewards"], ["--scale-rewards=none"]),
-        (["--scale-rewards", "batch"], ["--scale-rewards=batch"]),
-        (["--scale-rewards", "--bf16"], ["--scale-rewards=group", "--bf16"]),
-        (["--bf16", "true"], ["--bf16"]),
-        (["--peft", "false"], ["--no-peft"]),
-        (["--seed", "1"], ["--seed", "1"]),
-        (["--run-name", "true"], ["--run-name", "true"]),
-    ],
-)
-def test_a_switch_may_have_its_value_written_out(written, meant):
-    assert list(_normalised(written)) == meant
-
-
-def test_every_field_is_a_flag_with_its_line_as_help():
-    docs = _field_docs()
-    assert set(docs) == set(RunConfig.__slots__)
-    assert all(docs.values())
-
-
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
         (["chess"], "musique, gsm8k, toolmath"),
         (["musique", "--batch-size", "12", "--dry-run"], "no whole groups"),
         (["musique", "--fault", "nothing"], "No fault is called"),
-        (["musique", "--config", "none.toml"], "cannot be read"),
-        (["musique", "--loss-type", "ppo"], "dr_grpo"),
     ],
 )
 def test_bad_input_is_a_message_and_exit_code_two(arguments, words):
@@ -192,15 +151,3 @@ def test_a_toml_file_gives_the_same_run_as_flags(tmp_path):
         for how in (["--config", str(file)], flags)
     ]
     assert runs[0].stdout == runs[1].stdout != ""
-
-
-@pytest.mark.parametrize("script", ["train_musique", "train_gsm8k"])
-def test_the_seeds_scripts_are_the_same_commands(script, monkeypatch, capsys):
-    path = Path(__file__).parent.parent / "scripts" / f"{script}.py"
-    line = [str(path), "train", "--model", "some/model", "--dry-run", "--json"]
-    monkeypatch.setattr(sys, "argv", line)
-    with pytest.raises(SystemExit) as stopped:
-        exec(compile(path.read_text(), str(path), "exec"), {"__name__": "__main__"})
-    assert stopped.value.code == 0
-    planned = json.loads(capsys.readouterr().out)
-    assert planned["config"]["task"] == script.removeprefix("train_")

@@ -3,9 +3,7 @@
 import io
 import json
 import signal
-import threading
 from dataclasses import replace
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -15,19 +13,15 @@ import torch
 from rich.console import Console
 
 from flatline.config import RunConfig
-from flatline.errors import ConfigError, DataError, ModelError
+from flatline.errors import ConfigError, DataError
 from flatline.heldout import read_scores
-from flatline.rollout.record import Finish
 from flatline.tasks.base import Score
-from flatline.training.arguments import trl_arguments
-from flatline.training.effective import Difference, check_arguments, check_lora, refuse
+from flatline.trace import Trace
+from flatline.training.effective import check_arguments
 from flatline.training.heldout import HeldOut
-from flatline.training.metrics import lora_metrics
 from flatline.training.progress import ProgressDisplay
-from flatline.training.rewards import combined, environment_functions
 from flatline.training.run import train
-from flatline.training.trainer import build, heldout_specs, load_problems, playing_arguments
-from flatline.training.vllm import check_server, vllm_arguments
+from flatline.training.trainer import build
 from tests import warm
 
 torch.set_num_threads(1)
@@ -51,9 +45,6 @@ def lines(result) -> list[dict]:
     return [line for line in result.log if "grad_norm" in line]
 
 
-# -- the first batch --------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     "changes",
     [
@@ -70,21 +61,6 @@ def test_sampler_and_trainer_agree_and_the_reference_is_the_start(tmp_path, chan
     assert steps[1]["kl"] > 0, "the second pass has moved away from the reference"
 
 
-def test_dropout_acts_in_the_pass_that_is_trained_only(tmp_path):
-    config = tiny(tmp_path, lora_dropout=0.5, kl_beta=0.1, num_iterations=2, eval_limit=0)
-    second = lines(train(config))[1]
-    # Dropout in front of adapters that are no longer zero moves the trained pass ...
-    assert second["debug/ratio_off_max"] > 1e-4
-    built = build(config)
-    kinds = [
-        m for n, m in built.trainer.model.named_modules() if n.endswith("lora_dropout.default")
-    ]
-    assert kinds and all(module.p == 0.5 for module in kinds)
-
-
-# -- what is trained --------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("peft", [True, False])
 def test_at_learning_rate_zero_no_bit_changes(tmp_path, peft):
     built = build(tiny(tmp_path, learning_rate=0.0, peft=peft, eval_limit=0))
@@ -92,21 +68,6 @@ def test_at_learning_rate_zero_no_bit_changes(tmp_path, peft):
     built.trainer.train()
     after = dict(built.trainer.model.named_parameters())
     assert all(torch.equal(before[name], after[name]) for name in before)
-
-
-def test_only_adapters_on_every_linear_layer_are_trained(tmp_path):
-    built = build(tiny(tmp_path, lora_targets="all-linear"))
-    trained = [n for n, p in built.trainer.model.named_parameters() if p.requires_grad]
-    assert trained and all("lora_" in name for name in trained)
-    assert len(trained) == 2 * 7 * 4, "seven linear layers in each of four blocks"
-
-
-def test_the_reward_trained_on_is_the_tasks_own(tmp_path):
-    built = build(tiny(tmp_path))
-    names, weights = built.trainer.reward_func_names, built.trainer.reward_weights.tolist()
-    assert dict(zip(names, weights, strict=True))["combined"] == 1.0
-    assert sum(weights) == 1.0
-    assert "exact_match" in names
 
 
 def test_a_reward_that_is_no_number_stops_the_run_and_keeps_the_last_step(tmp_path, monkeypatch):
@@ -125,29 +86,6 @@ def test_a_reward_that_is_no_number_stops_the_run_and_keeps_the_last_step(tmp_pa
     assert (tmp_path / "checkpoint-1" / "trainer_state.json").is_file()
 
 
-# -- batches ----------------------------------------------------------------------------------
-
-
-def test_a_batch_is_whole_groups_of_distinct_samples(tmp_path):
-    built = build(tiny(tmp_path, batch_size=16, max_steps=1, eval_limit=0))
-    seen = []
-    play = built.rollouts.__call__
-
-    def spy(prompts, trainer):
-        output = play(prompts, trainer)
-        seen.extend(output["rollout"])
-        return output
-
-    built.trainer.rollout_func = spy
-    built.trainer.train()
-    groups: dict[str, list[int]] = {}
-    for rollout in seen:
-        groups.setdefault(rollout.problem_id, []).append(rollout.sample)
-    assert len(groups) == 4
-    assert all(sorted(samples) == [0, 1, 2, 3] for samples in groups.values())
-    assert len({tuple(r.completion_ids) for r in seen}) > len(groups), "samples differ"
-
-
 def test_the_seed_decides_the_run_and_nothing_else_does(tmp_path):
     few = {"max_steps": 1, "eval_limit": 3}
     a, b = (train(tiny(tmp_path / name, **few)) for name in "ab")
@@ -158,24 +96,6 @@ def test_the_seed_decides_the_run_and_nothing_else_does(tmp_path):
     assert a.scores == b.scores
     assert a.scores[0] == c.scores[0], "held-out problems and random numbers do not depend on it"
 
-
-def test_problems_may_come_in_the_order_of_their_hops(tmp_path):
-    built = build(tiny(tmp_path, order="hops", batch_size=16, max_steps=1, eval_limit=0))
-    built.trainer.train()
-    hops = [problem.hops for problem in built.problems]
-    assert hops == sorted(hops)
-    assert list(built.trainer.batch_problem_ids[::4]) == [p.id for p in built.problems[:4]]
-
-
-def test_the_order_of_training_does_not_choose_what_is_held_out():
-    sets = [
-        load_problems(replace(TINY, order=order, eval_limit=6))[2] for order in ("hops", "file")
-    ]
-    assert sets[0] == sets[1]
-    assert len({problem.hops for problem in sets[0]}) > 1
-
-
-# -- resumption -------------------------------------------------------------------------------
 
 KILLED = """
 import os, signal, sys
@@ -231,23 +151,6 @@ def test_resuming_with_other_held_out_problems_is_refused_and_says_what_to_type(
     assert [one.step for one in same.scores] == [0]
 
 
-def test_a_resumed_training_looks_at_its_held_out_problems_before_it_trains(tmp_path):
-    config = tiny(tmp_path, max_steps=1, save_steps=1, eval_limit=2)
-    train(config)
-    recorded = (tmp_path / "run.json").read_text()
-    with pytest.raises(ConfigError, match="--eval-limit 2 "):
-        train(replace(config, max_steps=2, eval_limit=1, resume_from_checkpoint="last"))
-    assert (tmp_path / "run.json").read_text() == recorded
-
-
-def test_resuming_from_nothing_says_what_to_type(tmp_path):
-    with pytest.raises(ConfigError, match="--save-steps"):
-        train(tiny(tmp_path, resume_from_checkpoint="last"))
-
-
-# -- several processes ------------------------------------------------------------------------
-
-
 def test_two_processes_do_what_one_would(tmp_path):
     both = {"loss_type": "dapo", "eval_limit": 2}
     one = train(tiny(tmp_path / "one", **both))
@@ -269,23 +172,13 @@ def test_two_processes_do_what_one_would(tmp_path):
     assert read_scores(tmp_path / "two")[0] == one.scores[0]
 
 
-# -- the context a turn may see ---------------------------------------------------------------
-
-
 def test_documents_that_would_not_fit_are_dropped_and_recorded(tmp_path):
-    built = build(tiny(tmp_path, max_prompt_length=90, log_completions=True, eval_limit=0))
+    built = build(tiny(tmp_path, max_prompt_length=90, eval_limit=0))
     built.trainer.train()
-    wide = build(tiny(tmp_path / "wide", eval_limit=0))
-    cut, whole = _first_batch(built), _first_batch(wide)
+    cut = _first_batch(built)
     assert any(turn.dropped for rollout in cut for turn in rollout.turns)
-    assert not any(turn.dropped for rollout in whole for turn in rollout.turns)
-    for rollout in cut:
-        assert _longest_prompt(rollout) <= 90
-    logged = [line for line in built.trainer.state.log_history if "reward" in line]
-    assert logged[0]["debug/context_truncation_rate"] > 0
-    table = pd.read_parquet(next((tmp_path / "completions").glob("*.parquet")))
-    turns = [turn for text in table["trajectory"] for turn in json.loads(text)]
-    assert any(turn["dropped"] for turn in turns)
+    assert all(_longest_prompt(rollout) <= 90 for rollout in cut)
+    assert built.trainer.state.log_history[0]["debug/context_truncation_rate"] > 0
 
 
 def _first_batch(built):
@@ -300,19 +193,6 @@ def _longest_prompt(rollout) -> int:
     written = [i for i, author in enumerate(rollout.authors) if author == 1]
     starts = [i for i in written if i == 0 or rollout.authors[i - 1] != 1]
     return len(rollout.prompt_ids) + max(starts)
-
-
-def test_a_question_is_never_cut(tmp_path):
-    with pytest.raises(ConfigError, match="--max-prompt-length"):
-        train(tiny(tmp_path, max_prompt_length=5))
-
-
-def test_an_episode_ends_where_no_document_fits(tmp_path):
-    built = build(tiny(tmp_path, max_prompt_length=40, eval_limit=0))
-    assert any(rollout.finish is Finish.CONTEXT for rollout in _first_batch(built))
-
-
-# -- logs -------------------------------------------------------------------------------------
 
 
 def test_the_seeds_metrics_and_whole_trajectories_are_logged(tmp_path):
@@ -331,31 +211,9 @@ def test_the_seeds_metrics_and_whole_trajectories_are_logged(tmp_path):
     assert turns[0]["observations"] or len(turns) == 1
     saved = json.loads((tmp_path / "run.json").read_text())
     assert saved["requested"]["lora_r"] == saved["effective"]["lora"]["r"]
-
-
-def test_frozen_adapter_weights_and_those_without_a_gradient_are_logged_too():
-    model = torch.nn.Module()
-    model.lora_A = torch.nn.Linear(2, 2, bias=False)
-    model.lora_B = torch.nn.Linear(2, 2, bias=False).requires_grad_(False)
-    model.ref = torch.nn.ModuleDict({"lora_A": torch.nn.Linear(2, 2, bias=False)})
-    found = lora_metrics(model)
-    assert {name.split("_")[1] for name in found} == {"A.weight", "B.weight"}
-    assert found["lora/lora_A.weight_grad_norm"] == found["lora/lora_B.weight_grad_norm"] == 0.0
-
-
-def test_the_display_shows_reward_held_out_reward_and_time_left():
-    out = io.StringIO()
-    display = ProgressDisplay(Console(file=out, force_terminal=True, width=120))
-    state = SimpleNamespace(global_step=0, max_steps=4, is_world_process_zero=True)
-    display.on_train_begin(None, state, None)
-    display.on_log(None, state, None, logs={"eval_combined": 0.5})
-    display.on_log(None, state, None, logs={"reward": 0.25})
-    state.global_step = 3
-    display.on_step_end(None, state, None)
-    display.close()
-    shown = out.getvalue()
-    assert "reward 0.250" in shown and "held-out 0.500" in shown and "left" in shown
-    assert "3/4" in shown
+    trace = Trace.open(tmp_path)
+    assert set(trace.groups().size) == {TINY.num_generations}, "a batch is whole groups"
+    assert len(set(trace.rollouts["completion"])) > TINY.num_generations, "samples differ"
 
 
 def test_without_a_terminal_every_log_step_is_a_line():
@@ -366,9 +224,6 @@ def test_without_a_terminal_every_log_step_is_a_line():
     display.on_log(None, state, None, logs={"reward": 0.25, "grad_norm": 0.1})
     display.on_log(None, state, None, logs={"train_runtime": 1.0})
     assert out.getvalue() == "step 2/4  reward 0.25  grad norm 0.1\n"
-
-
-# -- bad input --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -387,12 +242,6 @@ def test_what_can_be_known_before_the_first_step_is_refused_before_it(tmp_path, 
         train(tiny(tmp_path, **changes))
 
 
-def test_a_folder_that_cannot_be_written_is_refused(tmp_path):
-    (tmp_path / "file").write_text("")
-    with pytest.raises(ConfigError, match="cannot be written"):
-        train(tiny(tmp_path / "file" / "run"))
-
-
 def test_a_full_disk_says_where_the_run_stopped(tmp_path, monkeypatch):
     def full(*args, **kwargs):
         raise OSError(28, "No space left on device")
@@ -402,105 +251,9 @@ def test_a_full_disk_says_where_the_run_stopped(tmp_path, monkeypatch):
         train(tiny(tmp_path, max_steps=1, eval_limit=0))
 
 
-def test_a_disk_too_small_for_a_checkpoint_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr("flatline.training.run._free", lambda folder: 2**19)
-    with pytest.raises(ConfigError, match="A checkpoint takes about"):
-        train(tiny(tmp_path, eval_limit=0))
-
-
-def test_a_chat_template_without_tools_is_refused(tmp_path):
-    template = tmp_path / "plain.jinja"
-    template.write_text("{% for m in messages %}<|im_start|>{{ m.content }}<|im_end|>{% endfor %}")
-    with pytest.raises(ModelError, match="without tools"):
-        build(tiny(tmp_path, chat_template=str(template)))
-
-
-def test_a_training_file_needs_held_out_problems_by_name(tmp_path):
-    file = tmp_path / "train.jsonl"
-    file.write_text("")
-    with pytest.raises(ConfigError, match="--eval-datasets"):
-        heldout_specs(replace(TINY, datasets=str(file), eval_datasets=None))
-
-
-def test_held_out_problems_are_the_validation_split_of_the_same_data():
-    config = replace(TINY, datasets="some/data,answerable,train[:9]", eval_datasets=None)
-    assert heldout_specs(config) == "some/data,answerable,validation"
-
-
-# -- effective configuration ------------------------------------------------------------------
-
-
 def test_a_changed_argument_is_noticed(tmp_path):
     built = build(tiny(tmp_path))
     check_arguments(built.trainer, built.arguments)
     built.trainer.args.loss_type = "dapo"
     with pytest.raises(ConfigError, match="loss_type: asked for 'grpo', but it is 'dapo'"):
         check_arguments(built.trainer, built.arguments)
-
-
-def test_a_weight_that_is_trained_besides_the_adapters_is_noticed(tmp_path):
-    built = build(tiny(tmp_path))
-    check_lora(built.trainer, built.config)
-    built.trainer.model.get_input_embeddings().weight.requires_grad_(True)
-    with pytest.raises(ConfigError, match="trained besides LoRA"):
-        check_lora(built.trainer, built.config)
-
-
-def test_no_difference_is_no_error():
-    refuse([])
-    with pytest.raises(ConfigError, match="r: asked for 8, but it is 4"):
-        refuse([Difference("r", 8, 4)])
-
-
-# -- vLLM, as far as it goes without a GPU ------------------------------------------------------
-
-
-def test_vllm_is_asked_for_turns_and_tokens_of_a_turn():
-    arguments = vllm_arguments(replace(TINY, engine="vllm-server", vllm_url="http://h:1"))
-    assert arguments["vllm_mode"] == "server"
-    assert arguments["vllm_server_base_url"] == "http://h:1"
-    assert arguments["generation_kwargs"] == {"max_tokens": 64}
-    assert arguments["max_tool_calling_iterations"] == TINY.max_turns - 1
-    colocated = trl_arguments(replace(TINY, engine="vllm-colocate"))
-    assert (colocated["use_vllm"], colocated["vllm_mode"]) == (True, "colocate")
-
-
-def test_vllm_plays_in_trls_tool_loop_with_the_task_as_environment(tmp_path):
-    built = build(tiny(tmp_path))
-    config = replace(built.config, engine="vllm-server")
-    playing = playing_arguments(
-        config, built.task, built.problems, built.rollouts.tokenizer, built.rollouts
-    )
-    assert "rollout_func" not in playing
-    environment = playing["environment_factory"]()
-    environment.reset(problem_id=built.problems[0].id)
-    functions = environment_functions(built.task, built.problems)
-    said = [[{"role": "assistant", "content": "<answer>x</answer>"}]]
-    values = [f(completions=said, environments=[environment])[0] for f in functions]
-    assert functions[0].__name__ == "combined"
-    assert 0 <= values[0] < 1
-    assert combined.__name__ == functions[0].__name__
-
-
-@pytest.fixture
-def server():
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self):
-            self.send_response(200)
-            self.end_headers()
-            self.wfile.write(b'{"data": [{"id": "some/model"}]}')
-
-        def log_message(self, *args):
-            pass
-
-    http = HTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=http.serve_forever, daemon=True)
-    thread.start()
-    yield f"http://127.0.0.1:{http.server_port}"
-    http.shutdown()
-
-
-def test_a_server_of_another_model_is_refused(server):
-    check_server(server, "some/model")
-    with pytest.raises(ConfigError, match="serves some/model"):
-        check_server(server, "other/model")

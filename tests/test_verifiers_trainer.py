@@ -10,7 +10,6 @@ from flatline.errors import ConfigError
 from flatline.live.verifiers.common import lent
 from flatline.live.verifiers.layout import Apart, Sizes
 from flatline.live.verifiers.played import played
-from flatline.live.verifiers.rl import _by_prompt
 from flatline.remedies import remedied
 from flatline.remedies.served import FIELDS
 from flatline.rollout.record import Author
@@ -54,17 +53,6 @@ def test_rows_are_parted_into_prompts_to_the_right_and_completions_to_the_left()
     logps_BL = torch.tensor([[0.12, 0.13, 0.21, 0.0], [0.41, 0.42, 0.0, 0.0]])  # of the next token
     found = apart.completions(logps_BL, shift=1)
     assert torch.equal(found, torch.tensor([[0.21, 0.0], [0.41, 0.42]]))
-
-
-def test_a_row_that_was_cut_at_its_front_has_a_shorter_prompt():
-    rows_BL = torch.tensor([[12, 13, 21, 22]])
-    ids = Apart([Sizes(3, 2)], 4).ids(rows_BL)
-    assert ids["prompt_ids"].tolist() == [[12, 13]]
-    assert ids["completion_ids"].tolist() == [[21, 22]]
-
-
-def test_rollouts_of_a_prompt_that_stand_apart_are_put_side_by_side():
-    assert _by_prompt(6, 3) == [0, 2, 4, 1, 3, 5]
 
 
 def trainer_of_verifiers(**more):
@@ -140,10 +128,3 @@ def test_what_is_rendered_as_it_was_sampled_or_was_cut_is_left_as_it_is():
         given = states([7, 8], [7, 8, 9])
         assert trainer.env.process_env_results_vllm(states=given, max_seq_len=4) is own
     assert made.tallies["H10"].acted == 0
-
-
-def test_a_server_that_does_not_say_its_ids_is_told():
-    trainer, _ = holdable([SAID])
-    silent = [{"responses": [answer([1], None, [])]}]
-    with remedied(trainer, ["H10"]), pytest.raises(ConfigError, match="return_token_ids"):
-        trainer.env.process_env_results_vllm(states=silent)

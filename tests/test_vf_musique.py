@@ -74,11 +74,3 @@ def test_arguments_that_are_no_object_are_a_malformed_call(some, arguments):
     episode = TASK.episode(some[0])
     scoring.played(episode, [scoring.Said("", [("retrieve_documents", arguments)])])
     assert episode.events["malformed_calls"] == 1
-
-
-def test_a_thought_that_a_server_gives_apart_is_put_back(some):
-    gold = TASK.gold(some[0])
-    thought, _, rest = gold[-1].removeprefix("<think>").partition("</think>")
-    put_back = scoring.with_thought(thought, rest.strip())
-    assert scoring.played(TASK.episode(some[0]), as_turns([*gold[:-1], put_back])).reward == 1
-    assert scoring.with_thought(None, "x") == "x"

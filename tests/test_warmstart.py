@@ -1,7 +1,6 @@
 """Warm starts: which problems are used, what is learnt, what is left behind."""
 
 import json
-import random
 from dataclasses import replace
 
 import pytest
@@ -10,15 +9,14 @@ from typer.testing import CliRunner
 
 from flatline import cli
 from flatline.config import RunConfig
-from flatline.errors import ModelError
 from flatline.evaluate import evaluate
 from flatline.rollout.chat import ChatFormat
 from flatline.rollout.record import Author
 from flatline.tasks import make_task
 from flatline.training.models import load_policy
 from flatline.training.scripted import ScriptedPlay
-from flatline.training.warmstart_fit import IGNORED, collate, fit, row_of
-from flatline.training.warmstart_rest import chosen, write_rest
+from flatline.training.warmstart_fit import IGNORED, fit, row_of
+from flatline.training.warmstart_rest import write_rest
 from tests import musique_rows, tiny
 
 DATA = ["--datasets", "lab,,train[:24]", "--eval-datasets", "lab,,validation[:6]"]
@@ -40,9 +38,6 @@ def toy_play(question: str, answer: str, calls: int = 1):
 
 def silent(*_) -> None:
     """Nobody watches."""
-
-
-# -- what is learnt ---------------------------------------------------------------------------
 
 
 def test_only_tokens_that_the_player_wrote_have_a_label():
@@ -73,43 +68,6 @@ def test_the_loss_is_the_mean_surprise_at_the_players_tokens_whatever_the_paddin
     assert losses[0] == pytest.approx(expected / count, rel=1e-4)
 
 
-def test_imitation_lowers_the_loss(tmp_path):
-    plays = [toy_play("Who?", "It is the one.")] * 4
-    config = RunConfig(batch_size=4, output_dir=str(tmp_path))
-    losses = fit(tiny.tiny_model(), plays, config, steps=12, rate=1e-2, on_step=silent)
-    assert losses[-1] < 0.5 * losses[0]
-
-
-def test_broken_weights_stop_the_warm_start(tmp_path):
-    model = tiny.tiny_model()
-    with torch.no_grad():
-        next(model.parameters())[0, 0] = torch.nan
-    config = RunConfig(batch_size=1, output_dir=str(tmp_path))
-    with pytest.raises(ModelError, match=r"At step 1[\s\S]*--learning-rate"):
-        fit(model, [toy_play("Who?", "x")], config, steps=2, rate=1e-3, on_step=silent)
-
-
-def test_rows_are_padded_on_the_right_and_padding_is_neither_read_nor_learnt():
-    batch = collate(
-        [{"input_ids": [5, 6, 7], "labels": [-100, 6, 7]}, {"input_ids": [5], "labels": [5]}]
-    )
-    assert batch["attention_mask"].tolist() == [[1, 1, 1], [1, 0, 0]]
-    assert batch["labels"].tolist() == [[-100, 6, 7], [5, -100, -100]]
-
-
-# -- which problems ---------------------------------------------------------------------------
-
-
-def test_the_share_depends_on_seed_and_ids_alone():
-    problems = [tiny.problem(i) for i in range(40)]
-    mine = {problem.id for problem in chosen(problems, 0.25, seed=0)}
-    shuffled = random.Random(1).sample(problems, 40)
-    assert len(mine) == 10
-    assert {problem.id for problem in chosen(shuffled, 0.25, seed=0)} == mine
-    assert {problem.id for problem in chosen(problems, 0.25, seed=1)} != mine
-    assert mine < {problem.id for problem in chosen(problems, 0.5, seed=0)}
-
-
 @pytest.mark.parametrize("name", ["musique", "gsm8k", "toolmath"])
 def test_the_rest_reads_back_as_the_problems_that_were_not_used(name, tmp_path):
     config = RunConfig(task=name, datasets="lab,,train[:12]")
@@ -122,19 +80,6 @@ def test_the_rest_reads_back_as_the_problems_that_were_not_used(name, tmp_path):
     assert len(back) == len(left) == 8
     for problem in back:
         assert replace(problem, id=left[problem.question].id) == left[problem.question]
-
-
-def test_the_rest_keeps_paragraphs_that_noise_drops_and_the_config_of_its_problems(tmp_path):
-    rows = [musique_rows.row(), musique_rows.twin()]
-    spec = musique_rows.write(tmp_path / "m.jsonl", *rows) + ",full"
-    config = RunConfig(datasets=spec, noise=0.0)
-    back = make_task("musique").load(write_rest(config, set(), tmp_path), split="train")
-    assert sorted(back, key=lambda p: p.id) == sorted(
-        make_task("musique").load(spec, split="train"), key=lambda p: p.id
-    )
-
-
-# -- the command ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("how", ["--peft", "--no-peft"])
@@ -187,14 +132,6 @@ def test_a_finished_warm_start_is_not_overwritten(tmp_path):
     assert "holds a finished warm start" in result.stderr
 
 
-def test_a_table_says_what_changed_and_what_to_type_next(tmp_path):
-    small = [word for word in SMALL if word != "--json"]
-    result = flatline("warmstart", "toolmath", *DATA, *small, "--output-dir", str(tmp_path))
-    assert result.exit_code == 0, result.output
-    assert "nats per token" in result.stdout
-    assert f'--datasets "{tmp_path / "rest.jsonl"}"' in result.stdout
-
-
 def test_a_template_without_tools_that_the_model_brought_is_replaced_and_saved(tmp_path):
     """The model would else be served in another format than the one it was taught."""
     source = tmp_path / "tiny"
@@ -221,11 +158,7 @@ def test_a_template_without_tools_that_the_model_brought_is_replaced_and_saved(t
     ("arguments", "words"),
     [
         (["--share", "0"], "--share 0.0 must be above 0"),
-        (["--careless", "1.5"], "--careless 1.5 must be between 0 and 1"),
-        (["--steps", "0"], "--max-steps 0 must be at least 1"),
         (["--eval-datasets", "lab,,train[:6]"], "6 of 6 held-out problems are training problems"),
-        (["--max-new-tokens", "8"], "--max-new-tokens"),
-        (["--model", "./nowhere"], "no folder './nowhere'"),
         (["--chat-template", "plain.jinja"], "chat template without tools"),
         (["--datasets", "flat.jsonl"], "question_decomposition"),
     ],

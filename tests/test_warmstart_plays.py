@@ -5,14 +5,11 @@ import random
 import pytest
 from transformers import Qwen2ForCausalLM
 
-from flatline.errors import DataError
 from flatline.rollout.chat import ChatFormat
 from flatline.rollout.engine import Engine, Job, Limits
-from flatline.rollout.record import Author
 from flatline.rollout.sampling import Sampling
 from flatline.tasks import make_task
 from flatline.tasks.base import ToolCall
-from flatline.training.lab.tokenizer import build_tokenizer
 from flatline.training.scripted import ScriptedPlay
 from flatline.training.warmstart_plays import RATES, fitted, imitate
 from tests import musique_rows, tiny
@@ -106,13 +103,6 @@ def test_text_that_spells_the_end_of_a_turn_does_not_end_it():
     assert tokenizer.decode(done.completion_ids[:-1]) == "a <|im_end|> b"
 
 
-def test_a_final_message_that_would_be_read_as_a_call_is_refused():
-    tokenizer, task = tiny.tokenizer_with(), tiny.ToyTask()
-    play = ScriptedPlay(ChatFormat(tokenizer, task.tools), task, tiny.problem())
-    with pytest.raises(DataError, match="'p0'"):
-        play.finish('<tool_call>\n{"name": "look", "arguments": {}}\n</tool_call>')
-
-
 def test_a_careful_musique_play_finds_cites_and_answers_with_the_real_tool(tmp_path):
     task, (problem,) = musique(tmp_path, musique_rows.row())
     chat = ChatFormat(tiny.tokenizer_with(), task.tools)
@@ -123,41 +113,11 @@ def test_a_careful_musique_play_finds_cites_and_answers_with_the_real_tool(tmp_p
     assert play.turns[-1].text.endswith("<cite>1, 3</cite>\n<answer>Sornmex</answer>")
 
 
-def test_a_search_that_misses_its_document_is_made_again_wider(tmp_path):
-    near = [musique_rows.paragraph(i, "Velbara", "Who directed Velbara?") for i in range(5, 8)]
-    paragraphs = [*musique_rows.row()["paragraphs"], *near]
-    task, (problem,) = musique(tmp_path, musique_rows.row(paragraphs=paragraphs))
-    chat = ChatFormat(tiny.tokenizer_with(), task.tools)
-    play = imitate(chat, task, problem, rng=random.Random(0), careless=0)
-    assert '"query": "Who directed Velbara?"}' in play.turns[0].text
-    assert '"query": "Who directed Velbara?", "top_n": 5}' in play.turns[1].text
-    assert play.score.parts["retrieval_recall"] == 1
-
-
-def test_a_problem_whose_documents_are_not_found_is_left_out_and_says_why(tmp_path):
-    hops = [musique_rows.hop("Qqq zzz?", "Garngira", 1), musique_rows.hop("#1?", "Sornmex", 3)]
-    task, (problem,) = musique(tmp_path, musique_rows.row(question_decomposition=hops))
-    chat = ChatFormat(tiny.tokenizer_with(), task.tools)
-    made = fitted(chat, task, problem, rng=random.Random(0), careless=0, limits=limits())
-    assert made == (None, "the retriever does not find its documents")
-
-
-def test_an_unanswerable_problem_is_searched_and_said_to_be_so(tmp_path):
-    task = make_task("musique")
-    spec = musique_rows.write(tmp_path / "m.jsonl", musique_rows.twin()) + ",full"
-    (problem,) = task.load(spec, split="train")
-    chat = ChatFormat(tiny.tokenizer_with(), task.tools)
-    play = imitate(chat, task, problem, rng=random.Random(0), careless=0)
-    assert play.score.parts["exact_match"] == 1
-    assert len(play.turns) == 3
-
-
 @pytest.mark.parametrize(
     ("limit", "words"),
     [
         ({"max_turns": 2}, "more than 2 turns (--max-turns)"),
         ({"max_new_tokens": 20}, "a turn of more than 20 tokens (--max-new-tokens)"),
-        ({"max_context": 300}, "more than the model's 300 tokens of context"),
     ],
 )
 def test_a_play_that_no_rollout_could_be_is_left_out(tmp_path, limit, words):
@@ -188,49 +148,3 @@ def test_every_mistake_costs_reward(name, mistake, monkeypatch, tmp_path):
 
     monkeypatch.setitem(RATES, name, {mistake: 1.0})
     assert reward(1.0) < reward(0.0)
-
-
-@pytest.mark.parametrize("name", RATES)
-def test_the_usual_carelessness_leaves_a_decent_score_and_room_above(name):
-    task = make_task(name)
-    chat = ChatFormat(build_tokenizer(), task.tools)
-    plays = [
-        imitate(chat, task, problem, rng=random.Random(problem.id), careless=0.4)
-        for problem in task.load("lab,,train[:150]", split="train")
-    ]
-    assert 0.6 < sum(play.score.reward for play in plays) / len(plays) < 0.75
-    assert len({play.score.reward for play in plays}) > 2
-
-
-@pytest.mark.skipif(not musique_rows.REAL.is_dir(), reason="real MuSiQue is not here")
-def test_real_musique_is_played_at_a_decent_score_and_few_problems_are_left_out():
-    task = make_task("musique")
-    chat = ChatFormat(build_tokenizer(), task.tools)
-    problems = task.load(f"{musique_rows.REAL / 'train.jsonl'},,train[:120]", split="train")
-    long = limits(max_new_tokens=10**6, max_context=None)
-    made = [
-        fitted(chat, task, problem, rng=random.Random(problem.id), careless=0.4, limits=long)
-        for problem in problems
-    ]
-    plays = [play for play, _ in made if play is not None]
-    assert len(plays) > 0.9 * len(problems)
-    assert 0.6 < sum(play.score.reward for play in plays) / len(plays) < 0.8
-
-
-def test_the_labs_problems_are_played_in_the_words_of_the_lab_policy():
-    task = make_task("musique")
-    chat = ChatFormat(build_tokenizer(), task.tools)
-    for problem in task.load("lab,,train[:10]", split="train"):
-        play = imitate(chat, task, problem, rng=random.Random(0), careless=0.4)
-        own = [
-            i for i, a in zip(play.completion_ids, play.authors, strict=True) if a is Author.MODEL
-        ]
-        assert not [t for t in chat.tokenizer.convert_ids_to_tokens(own) if t.startswith("<0x")]
-        assert len(own) < 64 * len(play.turns)
-
-
-def test_a_task_without_a_gold_play_is_named():
-    task = tiny.ToyTask()
-    chat = ChatFormat(tiny.tokenizer_with(), task.tools)
-    with pytest.raises(DataError, match="no gold episode of problem 'p0'"):
-        imitate(chat, task, tiny.problem(), rng=random.Random(0), careless=0)

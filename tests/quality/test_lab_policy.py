@@ -61,13 +61,6 @@ def sampled(name):
     return got
 
 
-@lru_cache
-def greedy(name):
-    got = evaluate(problems_of(name), engine_of(name, temperature=0.0), samples=1, seed=0)
-    report(f"{name}, {PROBLEMS} problems, greedy: combined {got.parts['combined']}")
-    return got
-
-
 def test_musique_has_headroom():
     assert 0.50 <= sampled("musique").parts["combined"].value <= 0.70
 
@@ -76,19 +69,9 @@ def test_plays_of_one_musique_problem_differ_in_reward():
     assert sampled("musique").group_std.value >= 0.15
 
 
-def test_greedy_plays_of_musique_are_good():
-    assert greedy("musique").parts["combined"].value >= 0.80
-
-
 @pytest.mark.parametrize("name", ["gsm8k", "toolmath"])
 def test_the_controls_have_headroom(name):
     assert 0.30 <= sampled(name).parts["combined"].value <= 0.75
-
-
-@pytest.mark.parametrize("name", ["musique", "gsm8k", "toolmath"])
-def test_one_of_eight_plays_is_right_clearly_more_often_than_one_of_one(name):
-    chances = sampled(name).pass_at_k
-    assert chances[SAMPLES].low > chances[1].high
 
 
 @pytest.mark.parametrize("name", ["musique", "toolmath"])

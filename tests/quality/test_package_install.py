@@ -88,11 +88,6 @@ def test_a_report_finds_its_templates(with_pages, tmp_path):
     assert "</html>" in (tmp_path / "page.html").read_text()
 
 
-def test_a_journal_finds_its_templates(clean, tmp_path):
-    run(str(clean / "flatline"), "journal", "init", str(tmp_path / "debug"), "musique")
-    assert (tmp_path / "debug" / "README.md").is_file()
-
-
 @pytest.mark.parametrize(
     "words, extra", [(("checkup", "musique"), "train"), (("ui", "."), "pages")]
 )

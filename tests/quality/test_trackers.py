@@ -18,7 +18,6 @@ from tests.quality.report import report
 ROOT = Path(__file__).parents[2]
 TESTS = ("tests/test_publish.py", "tests/test_import_mlflow.py")
 NEEDED = ("hypothesis", "packaging", "pytest", "pytest-timeout")
-CLIENTS = ("tensorboardX", "trackio", "wandb", "mlflow-skinny", "sqlalchemy", "alembic")
 
 
 def run(*command, **more):
@@ -51,13 +50,6 @@ def test_every_client_takes_a_diagnosis_and_nothing_is_skipped(python):
     told = run(str(python), "-m", "pytest", *options, *TESTS, cwd=ROOT, env=env)
     assert "skipped" not in told
     report(f"trackers: {told.strip().splitlines()[-1]}")
-
-
-def test_what_each_client_adds_is_told(python):
-    script = ROOT / "tests" / "quality" / "tracker_sizes.py"
-    own = project()["dependencies"]
-    for line in run(str(python), str(script), *own, "--", *CLIENTS).splitlines():
-        report(f"trackers: {line}")
 
 
 def project():
