@@ -4,7 +4,7 @@
     python benchmarks/alarms.py judge FOLDER [--only PATTERN]      # each of them, as it grows
     python benchmarks/alarms.py pack FOLDER                        # into docs/alarms/results.json
     python benchmarks/alarms.py look RUN ...                       # any runs or logs, step by step
-    python benchmarks/alarms.py table [--write]                   # of them; into docs/alarms.md
+    python benchmarks/alarms.py table [--write]                   # of them; into docs/answers.md
     python benchmarks/alarms.py noise [--logs 200] [--whole 20]    # logs of nothing but noise
 
 The runs were named before the alarms were written (the commit of this list): harmful faults of the

@@ -248,7 +248,7 @@ MEASURED = (
     ("H06, all weights instead of LoRA", 0.048, 0.0106),
     ("H44, data order", 0.034, 0.0382),
 )
-"""Effects on the lab, with the spread between seeds: docs/musique-training-debug."""
+"""Effects on the lab, with the spread between seeds: examples/journal."""
 
 
 def share(flags: NDArray[np.bool_]) -> Estimate:

@@ -1,4 +1,4 @@
-"""Which capability of a training opens which hypotheses: the table of docs/loop.md.
+"""Which capability of a training opens which hypotheses: the table of docs/your-own-loop.md.
 
     python -m tests.capability_table            prints it
     python -m tests.capability_table --write    puts it into the page

@@ -1,4 +1,4 @@
-"""The table of docs/remedies.md: every hypothesis, its remedy or why it has none, and its test.
+"""The table of docs/an-investigation.md: every hypothesis, its remedy or why it has none, and its test.
 
 python -m tests.remedy_table            prints it
 python -m tests.remedy_table --write    puts it into the page

@@ -51,7 +51,7 @@ def test_the_table_of_flags_is_what_the_command_takes():
     page = (DOCS / "training.md").read_text()
     table = page.split("| flag | default | what |\n|---|---|---|\n")[1].split("\n\n")[0]
     flags = "\n".join(flags_of("train"))
-    assert table.strip() == flags, f"paste into docs/training.md:\n{flags}"
+    assert table.strip() == flags, f"paste into docs/the-lab.md:\n{flags}"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

@@ -202,5 +202,5 @@ def test_text_of_a_release_cannot_break_the_table():
 def test_the_page_of_verifiers_shows_the_kept_seeds():
     kept = json.loads(verifiers_seeds.KEPT.read_text(encoding="utf-8"))
     assert len(kept["runs"]) == 12
-    shown = (ROOT / "docs/verifiers.md").read_text(encoding="utf-8")
+    shown = (ROOT / "docs/real-model.md").read_text(encoding="utf-8")
     assert verifiers_seeds.page(kept) in shown

@@ -1,6 +1,6 @@
 """Real logs of other people's runs: only what their numbers carry, and a collapse by its name.
 
-The figures are those of docs/real-logs.md, to four digits (`benchmarks/real_logs.py --compact`).
+The figures are those of docs/log-readings.md, to four digits (`benchmarks/real_logs.py --compact`).
 """
 
 import json

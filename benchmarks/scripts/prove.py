@@ -1,4 +1,4 @@
-"""Proof on scripts that do not know flatline: the table of docs/investigate.md.
+"""Proof on scripts that do not know flatline: the table of docs/an-investigation.md.
 
     python benchmarks/scripts/prove.py run OUT [--only tools-mask,tools-healthy]
     python benchmarks/scripts/prove.py report [OUT]
