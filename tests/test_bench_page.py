@@ -9,12 +9,11 @@ from typer.testing import CliRunner
 from bench.plan import full_plan
 from flatline.cli import app
 from flatline.faults import FAULTS
+from tests.front_door import RESULTS
 
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs" / "benchmark.md").read_text(encoding="utf-8")
-SHORT = PAGE.split("## In short")[1].split("## What a cell is")[0]
-RESULTS = "docs/benchmark/results.json"
-BEGIN, END = f"<!-- begin: flatline bench report {RESULTS} -->\n", "\n<!-- end -->"
+SHORT = PAGE.split("## In short")[1].split("\n## ")[0]
 IN_SHORT = ("one answer", "checkup", "diagnose 40", "either")
 LARGE_RUNS = ("docs/benchmark/large-runs.json", "docs/benchmark/large-runs-experts.json")
 
@@ -41,18 +40,6 @@ def first(figures):
     }
 
 
-def test_the_page_shows_what_the_kept_results_give():
-    shown = PAGE.split(BEGIN)[1].split(END)[0]
-    assert shown.strip() == report().strip(), (
-        f"Type `flatline bench report {RESULTS}` and put it between the marks"
-    )
-
-
-@pytest.mark.parametrize("kept", LARGE_RUNS)
-def test_faults_of_large_runs_cost_what_their_kept_results_say(kept):
-    faults = [line.split("|") for line in report(of=kept).splitlines() if "256 problems" in line]
-    told = ["|".join([*cells[:4], *cells[9:]]) for cells in faults if cells[0] == ""]
-    assert told and not [row for row in told if row not in PAGE]
 
 
 def test_every_fault_newer_than_the_results_was_run_as_a_fault_of_large_runs(figures):

@@ -120,11 +120,6 @@ def test_findings_count_only_for_hypotheses_that_exist():
     assert set().union(*peers.MEANS.values()) <= known
 
 
-def test_the_page_names_every_finding_and_what_it_counts_for():
-    page = (ROOT / "docs" / "peers.md").read_text()
-    for name, codes in (peers.RLPROBE | peers.RLDOCTOR).items():
-        assert f"| {name} | {codes or 'nothing'} |" in page
-
 
 def test_a_peer_that_is_not_installed_is_refused_with_what_to_type(tmp_path):
     asked = [outcome("kl-sign", folder=tmp_path)]

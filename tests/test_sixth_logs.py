@@ -318,17 +318,3 @@ def test_two_logs_of_which_one_is_better_are_told_apart(tmp_path):
         paths.append(str(saved(tmp_path, "step,reward", *rows, name=f"{name}.csv")))
     told = next(text for text in diagnose_several(paths).differs if "minus that of" in text)
     assert "neither" not in told
-
-
-def test_the_readings_count_as_the_page_says():
-    kept = json.loads((SIXTH / "readings.json").read_text())
-    seen = [one for each in kept.values() for one in each["reader"]]
-    page = (LOGS.parent / "log-readings.md").read_text()
-    for word in ("first", "now"):
-        said = sum(one[word] for one in seen)
-        must = sum(one[word] for one in seen if one["must"])
-        assert f"{said} of {len(seen)}" in page and f"{must} of 36" in page
-    for name, each in kept.items():
-        said = [sum(one[word] for one in each["reader"]) for word in ("first", "now")]
-        row = next(line for line in page.splitlines() if line.startswith(f"| {name} |"))
-        assert all(f"{count} of {len(each['reader'])}" in row for count in said)
