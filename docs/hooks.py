@@ -1,4 +1,4 @@
-"""What the site makes from code and kept results when it is built; the repository keeps none of it."""
+"""What the site makes from code and kept results when it is built."""
 
 import sys
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Which capability of a training opens which hypotheses: the site ends docs/your-own-loop.md with it.
+"""Which capability of a training opens which hypotheses: docs/your-own-loop.md ends with it.
 
     python -m tests.capability_table            prints it
 

@@ -1,6 +1,6 @@
 """Which hypotheses can be told from what a trainer leaves.
 
-    python -m tests.framework_table            prints the tables that the site ends docs/frameworks.md with
+    python -m tests.framework_table            prints the tables that docs/frameworks.md ends with
 
 For every source, a small healthy run is written in its format (verl's live one was recorded from
 verl itself), imported, and shown to the sign of every hypothesis. `yes` means that it was looked at

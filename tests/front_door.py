@@ -185,7 +185,10 @@ def told_of() -> str:
         for framework, sources in FRAMEWORKS.items()
         for source, write in sources.items()
     ]
-    head = [f"| framework | what it leaves | hypotheses told, of {len(HYPOTHESES)} |", "|---|---|---|"]
+    head = [
+        f"| framework | what it leaves | hypotheses told, of {len(HYPOTHESES)} |",
+        "|---|---|---|",
+    ]
     return "\n".join([*head, *rows])
 
 

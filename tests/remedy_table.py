@@ -1,4 +1,6 @@
-"""Every hypothesis, its remedy or why it has none, and its test: the site ends docs/an-investigation.md with it.
+"""Every hypothesis, its remedy or why it has none, and its test.
+
+The site ends docs/an-investigation.md with it.
 
 python -m tests.remedy_table            prints it
 """

@@ -1,6 +1,6 @@
 """What the site shows of code and kept results: `docs/hooks.py` ends pages with it.
 
-    python -m tests.site [PAGE ...]        prints it
+python -m tests.site [PAGE ...]        prints it
 """
 
 import sys

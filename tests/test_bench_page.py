@@ -40,8 +40,6 @@ def first(figures):
     }
 
 
-
-
 def test_every_fault_newer_than_the_results_was_run_as_a_fault_of_large_runs(figures):
     counted_before = {row["fault"] for row in figures["faults"]}
     newer = {fault.name for fault in FAULTS} - counted_before

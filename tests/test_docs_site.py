@@ -49,14 +49,20 @@ def test_every_page_of_the_navigation_exists_and_every_page_is_in_it():
     assert set(named(SITE["nav"])) == {page.name for page in PAGES}
 
 
-@pytest.mark.parametrize("page", [*PAGES, *(DOCS / "design").glob("*.md")], ids=lambda page: page.name)
+@pytest.mark.parametrize(
+    "page", [*PAGES, *(DOCS / "design").glob("*.md")], ids=lambda page: page.name
+)
 def test_every_page_that_a_page_links_exists_in_the_repository_too(page):
     linked = re.findall(r"\]\((?!https?:|#)([^)#]+)(?:#[^)]*)?\)", page.read_text())
     assert [name for name in linked if not (page.parent / name).is_file()] == []
 
 
 def test_every_page_that_the_code_names_exists():
-    code = [file for folder in ("src", "museum", "bench", "benchmarks", "tests") for file in (ROOT / folder).rglob("*.py")]
+    code = [
+        file
+        for folder in ("src", "museum", "bench", "benchmarks", "tests")
+        for file in (ROOT / folder).rglob("*.py")
+    ]
     told = {name for file in code for name in re.findall(r"docs/[\w/-]+\.md", file.read_text())}
     assert len(told) > 10
     assert [name for name in sorted(told) if not (ROOT / name).is_file()] == []
@@ -81,7 +87,10 @@ def test_the_site_lists_every_hypothesis_with_its_manual():
 
 def test_the_site_lists_every_flag_and_every_name_of_a_column():
     flags = site.flags()
-    assert [one for one in RunConfig.__slots__ if f"--{one.replace('_', '-')}" not in flags] in ([], ["task"])
+    assert [one for one in RunConfig.__slots__ if f"--{one.replace('_', '-')}" not in flags] in (
+        [],
+        ["task"],
+    )
     assert [column for column in COLUMNS if f"| `{column}` |" not in site.names()] == []
 
 

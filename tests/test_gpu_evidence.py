@@ -50,8 +50,6 @@ def test_the_story_shows_what_the_kept_files_print():
         )
 
 
-
-
 @pytest.mark.parametrize("file", FILES, ids=VISITS)
 def test_a_kept_file_is_small_and_names_no_folder_of_a_machine(file):
     text = file.read_text(encoding="utf-8")

@@ -191,7 +191,6 @@ def test_a_wheel_is_fetched_once_and_unpacked_with_what_it_keeps_beside_its_pack
     assert wheels.unpacked("some-lib==1.0", tmp_path) == first and asked == ["some-lib==1.0"]
 
 
-
 def test_text_of_a_release_cannot_break_the_table():
     assert page.said({"failure": "a | b\n<script>"}) == "no answer: a \\| b &lt;script>"
 

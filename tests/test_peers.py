@@ -120,7 +120,6 @@ def test_findings_count_only_for_hypotheses_that_exist():
     assert set().union(*peers.MEANS.values()) <= known
 
 
-
 def test_a_peer_that_is_not_installed_is_refused_with_what_to_type(tmp_path):
     asked = [outcome("kl-sign", folder=tmp_path)]
     with pytest.raises(ConfigError, match="pip install rldoctor"):

@@ -1,7 +1,6 @@
 """What a sixth round of logs showed: each mended in the general mechanism, on made numbers and on
 the log that showed it (docs/real-logs/sixth)."""
 
-import json
 from pathlib import Path
 
 import numpy as np
