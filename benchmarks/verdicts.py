@@ -1,4 +1,4 @@
-"""How often verdicts err, and what they can find: the tables of docs/verdicts.md.
+"""How often verdicts err, and what they can find: the figures of docs/verdicts.md.
 
     python benchmarks/verdicts.py            every table, about a minute on one core
     python benchmarks/verdicts.py --quick    the same with fewer investigations, for a first look
