@@ -1,8 +1,8 @@
 """Two other tools on the same runs: what they are asked, and what their answers mean.
 
 Each runs in an environment of its own, as a process with a time limit and without our environment
-variables. An answer that cannot be read is a failure and not silence. `docs/peers.md` says why a
-finding counts for which hypotheses.
+variables. An answer that cannot be read is a failure and not silence. `MEANS` says which
+hypotheses a finding counts for; why is in the records (evidence).
 """
 
 import json
@@ -53,7 +53,7 @@ RLDOCTOR = {
     "plateau": "H05 H06 H24 H26 H32 H39 H44",
 }
 MEANS = {name: frozenset(codes.split()) for name, codes in (RLPROBE | RLDOCTOR).items()}
-"""Finding of a peer -> every hypothesis that it counts for; docs/peers.md says why."""
+"""Finding of a peer -> every hypothesis that it counts for, read generously."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -42,7 +42,7 @@ CALIBRATION: dict[str, Changes] = {
     "gsm8k": {"task": "gsm8k", "learning_rate": 1e-3, "seed": 34},
     "gsm8k-full": {"task": "gsm8k", "peft": False, "learning_rate": 3e-4, "seed": 35},
 }
-"""The setups that thresholds were set on (docs/calibration.md)."""
+"""The setups that thresholds were set on (docs/hypotheses.md)."""
 
 _TASKS = ("musique", "toolmath", "gsm8k")
 _RATES = {"musique": LAB_RATES, "toolmath": LAB_RATES, "gsm8k": {"lora": 1e-3, "full": 3e-4}}

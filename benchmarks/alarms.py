@@ -4,7 +4,7 @@
     python benchmarks/alarms.py judge FOLDER [--only PATTERN]      # each of them, as it grows
     python benchmarks/alarms.py pack FOLDER                        # into docs/alarms/results.json
     python benchmarks/alarms.py look RUN ...                       # any runs or logs, step by step
-    python benchmarks/alarms.py table [--write]                   # of them; into docs/alarms.md
+    python benchmarks/alarms.py table                             # of them; docs/answers.md sums up
     python benchmarks/alarms.py noise [--logs 200] [--whole 20]    # logs of nothing but noise
 
 The runs were named before the alarms were written (the commit of this list): harmful faults of the
@@ -42,7 +42,6 @@ sys.path.append(str(Path(__file__).parents[1]))
 from bench.setups import held_out
 
 RESULTS = Path(__file__).parent.parent / "docs" / "alarms" / "results.json"
-PAGE = RESULTS.parent.with_suffix(".md")
 TRAINED, JUDGING, JUDGED = "trained", "judging", "alarms.json"
 
 STEPS_FAULTY, STEPS_HEALTHY = 20, 40
@@ -253,13 +252,6 @@ def _wolf(healthy: list[dict[str, Any]]) -> list[str]:
     return [told, *(f"- {one['name']}: {_brief(one['alarms'])}" for one in wolf)]
 
 
-def write(shown: str) -> None:
-    """Put the table where the page has it."""
-    begin, end = "<!-- begin: python benchmarks/alarms.py table -->\n", "\n<!-- end -->"
-    before, _, rest = PAGE.read_text().partition(begin)
-    write_atomically(PAGE, [before + begin + shown + end + rest.partition(end)[2].rstrip("\n")])
-
-
 def _brief(alarms: list[dict[str, Any]]) -> str:
     if not alarms:
         return "none"
@@ -336,7 +328,7 @@ def main() -> None:
     commands.choices["train"].add_argument("--minutes", type=float, default=1e9)
     commands.choices["train"].add_argument("--long", action="store_true")
     commands.add_parser("look").add_argument("runs", type=Path, nargs="+")
-    commands.add_parser("table").add_argument("--write", action="store_true")
+    commands.add_parser("table")
     noisy = commands.add_parser("noise")
     noisy.add_argument("--logs", type=int, default=200)
     noisy.add_argument("--whole", type=int, default=20)
@@ -352,7 +344,7 @@ def main() -> None:
             found = told(run, always=True)
             print(run, found["steps"], _brief(found["alarms"]), flush=True)
     elif args.command == "table":
-        write(table()) if args.write else print(table())
+        print(table())
     else:
         noise(args.logs, args.whole)
 

@@ -1,4 +1,4 @@
-"""How far healthy runs stay from the thresholds: the table of docs/calibration.md.
+"""How far healthy runs stay from the thresholds: the figures of docs/hypotheses.md.
 
     flatline bench --only 'calibration.*' --keep-traces      trains the healthy setups (hours)
     python benchmarks/calibration.py --cells runs/bench/cells    the table, and the false alarms

@@ -3,7 +3,7 @@
     python benchmarks/copying.py
 
 Trains on drills at batch 32 on one thread and prints the loss on the tokens of names, which can
-only be copied. About six minutes. docs/design/lab-policy.md says what follows from it.
+only be copied. About six minutes. docs/design/lab.md says what follows from it.
 """
 
 import random

@@ -618,7 +618,7 @@ def looked_at(name: str, **more: Any) -> Said:
 
 
 def table(names: list[str]) -> None:
-    """What a checkup says of every script, as the table of docs/specification.md."""
+    """What a checkup says of every script, as a table."""
     print("| script | departs at | first cause named | first stage that departs | |")
     print("|---|---|---|---|---|")
     every = []

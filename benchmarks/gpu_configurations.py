@@ -7,7 +7,7 @@
 Each configuration is TRL's own `GRPOTrainer` on the lab policy, with TRL's own sampler, built and
 looked at in a process of its own. One JSON line of each goes to `--out`; the exit status is 1 where
 any raised an alarm or did not end. Without a GPU, what needs one is skipped, and said. `--table`
-prints the first table of docs/precision.md from such a file, `--dropout` measures the second.
+prints the table behind docs/specification.md from such a file, `--dropout` measures the second.
 """
 
 import argparse

@@ -1,6 +1,6 @@
 """The seeds' investigation at laptop scale: every hypothesis tested, the journal written.
 
-    python benchmarks/investigation.py [--journal docs/musique-training-debug] [--runs runs/...]
+    python benchmarks/investigation.py [--journal examples/journal] [--runs runs/...]
 
 It types the commands that a user would, prints each before it runs, and ends with a table of what
 the seeds saw beside what the lab shows (`experimental-results/observations.md`). Finished runs are
@@ -61,7 +61,7 @@ def main() -> int:
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--journal", type=Path, default=Path("docs/musique-training-debug"))
+    parser.add_argument("--journal", type=Path, default=Path("examples/journal"))
     parser.add_argument("--runs", type=Path, default=Path("runs/musique-training-debug"))
     return parser.parse_args()
 

@@ -1,4 +1,4 @@
-"""What flatline and rldoctor say about real logs: the table of docs/real-logs.md.
+"""What flatline and rldoctor say about real logs: the figures of docs/log-readings.md.
 
     python benchmarks/real_logs.py FOLDER [--rldoctor rl-doctor] [--compact FILE]
     python benchmarks/real_logs.py FOLDER --readings docs/real-logs

@@ -1,6 +1,6 @@
 """SkyRL's own training loop on a CPU, recorded by its callback: healthy and broken.
 
-    python benchmarks/skyrl_callback.py --skyrl-path FOLDER  # as in docs/frameworks/skyrl.md
+    python benchmarks/skyrl_callback.py --skyrl-path FOLDER  # as in docs/other-trainers.md
 
 With `--fixture FILE`, two steps as SkyRL hands them to its callbacks are written instead, for
 `tests/test_skyrl_recording.py`. FOLDER holds `skyrl` 0.3.0 with what its trainer imports, installed

@@ -1,6 +1,6 @@
 """GRPO on the Tinker API, served by SkyRL-tx on a CPU: recorded and looked at, healthy and broken.
 
-    python benchmarks/tinker_api.py --server-path FOLDER    # the table of docs/frameworks/tinker.md
+    python benchmarks/tinker_api.py --server-path FOLDER    # the figures of docs/other-trainers.md
 
 FOLDER holds `skyrl-tx`, `tinker` and JAX with what they need, installed apart from flatline
 (`pip install --target FOLDER ...`: SkyRL-tx wants another transformers than TRL). The task is one

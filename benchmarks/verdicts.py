@@ -1,4 +1,4 @@
-"""How often verdicts err, and what they can find: the tables of docs/verdicts.md.
+"""How often verdicts err, and what they can find: the figures of docs/verdicts.md.
 
     python benchmarks/verdicts.py            every table, about a minute on one core
     python benchmarks/verdicts.py --quick    the same with fewer investigations, for a first look
@@ -248,7 +248,7 @@ MEASURED = (
     ("H06, all weights instead of LoRA", 0.048, 0.0106),
     ("H44, data order", 0.034, 0.0382),
 )
-"""Effects on the lab, with the spread between seeds: docs/musique-training-debug."""
+"""Effects on the lab, with the spread between seeds: examples/journal."""
 
 
 def share(flags: NDArray[np.bool_]) -> Estimate:

@@ -1,20 +1,17 @@
-"""What the site makes from the code: the manual page of every hypothesis."""
+"""What the site makes from code and kept results when it is built."""
 
+import sys
+from pathlib import Path
 from typing import Any
+
+ROOT = str(Path(__file__).parents[1])
 
 
 def on_page_markdown(markdown: str, *, page: Any, **_: Any) -> str:
-    """Ends `hypotheses.md` with the docstrings that `flatline explain` prints."""
-    return f"{markdown}\n\n{_manuals()}" if page.file.src_uri == "hypotheses.md" else markdown
+    """Ends a page with what `tests/site.py` makes for it."""
+    if ROOT not in sys.path:  # mkdocs is a console script: it does not look there
+        sys.path.insert(0, ROOT)
+    from tests.site import MADE
 
-
-def _manuals() -> str:
-    from flatline.hypotheses import HYPOTHESES
-
-    pages = (f"## {one.id} {one.name}\n\n{_below(one.manual())}" for one in HYPOTHESES)
-    return "\n\n".join(pages)
-
-
-def _below(manual: str) -> str:
-    """Headings of a page become headings below the name of its hypothesis."""
-    return "\n".join(f"#{line}" if line.startswith("## ") else line for line in manual.splitlines())
+    make = MADE.get(page.file.src_uri)
+    return f"{markdown}\n\n{make()}\n" if make else markdown

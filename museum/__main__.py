@@ -1,4 +1,4 @@
-"""`python -m museum [NAME ...]`: fetch, run, print the table, write results and page."""
+"""`python -m museum [NAME ...]`: fetch, run, print the table, write results."""
 
 import argparse
 import json
@@ -10,7 +10,7 @@ from typing import Any
 from bench.peers_asked import pythons_of
 from flatline.files import write_atomically
 from museum.exhibit import defect, exhibit, names
-from museum.page import PAGE, PEERS_OF, RESULTS, page, read, said
+from museum.page import PEERS_OF, RESULTS, read, said
 from museum.peers import ask_peers
 from museum.run import named, run_exhibit, silent
 
@@ -21,7 +21,7 @@ def main() -> int:
     ask.add_argument("--out", type=Path, default=Path("runs/museum"), help="wheels and runs")
     ask.add_argument("--again", action="store_true", help="run once more what is finished")
     ask.add_argument("--later", action="store_true", help="also those for the very end")
-    ask.add_argument("--keep", action="store_true", help="write museum/results.json and the page")
+    ask.add_argument("--keep", action="store_true", help="write museum/results.json")
     ask.add_argument("--jobs", type=int, default=1, metavar="N", help="exhibits at a time")
     ask.add_argument("--peer", action="append", default=[], metavar="NAME=PYTHON")
     given = ask.parse_args()
@@ -51,12 +51,11 @@ def fine(name: str, sides: Mapping[str, Any]) -> bool:
 
 
 def keep(found: dict[str, Any]) -> None:
-    """Results of all exhibits that were ever run, and the page of them."""
+    """Results of all exhibits that were ever run."""
     kept = read()
     new = {name: beside_published(kept.get(name), sides, name) for name, sides in found.items()}
     results = dict(sorted((kept | new).items()))
     write_atomically(RESULTS, [json.dumps(results, indent=1, sort_keys=True)])
-    write_atomically(PAGE, [page(results).removesuffix("\n")])
 
 
 def beside_published(

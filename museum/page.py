@@ -1,4 +1,4 @@
-"""docs/museum.md from museum/results.json."""
+"""What the site says of every exhibit, from museum/results.json."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -6,10 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from museum.exhibit import defect, exhibit, mechanism, names
-from museum.run import ROOT, named, silent
+from museum.run import named, silent
 
 RESULTS = Path(__file__).parent / "results.json"
-PAGE = ROOT / "docs" / "museum.md"
 PEERS_OF = "peers_of"
 """Key of the commit whose run the peers were asked about, where that is not the run beside it."""
 LONGEST = 400

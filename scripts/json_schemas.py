@@ -141,7 +141,7 @@ class Diagnosis(Shape):
     subject: str
     """What was looked at."""
     outcome: Literal["alarm", "unexplained", "healthy", "not enough to tell"] = "not enough to tell"
-    """What it comes to; see docs/diagnosis.md."""
+    """What it comes to; see docs/answers.md."""
     headline: str = ""
     """The answer in one sentence, in plain words and without codes."""
     summary: str

@@ -1,7 +1,6 @@
-"""Which capability of a training opens which hypotheses: the table of docs/loop.md.
+"""Which capability of a training opens which hypotheses: docs/your-own-loop.md ends with it.
 
     python -m tests.capability_table            prints it
-    python -m tests.capability_table --write    puts it into the page
 
 Read off the code: the measurements that a probe asks its Subject for, in its own module and in
 those of `flatline.hypotheses` that it imports from, and the capabilities that these declare.
@@ -18,8 +17,6 @@ from flatline.hypotheses.base import HasProbe, HasSign, Hypothesis
 from flatline.live.protocol import Capability
 from flatline.live.subject import Subject
 
-PAGE = Path(__file__).parents[1] / "docs" / "loop.md"
-BEGIN, END = "<!-- opens: python -m tests.capability_table --write -->", "<!-- opens end -->"
 PACKAGE = "flatline.hypotheses."
 
 
@@ -98,13 +95,5 @@ def table() -> str:
     return "\n".join(["| capability | hypotheses that look with it |", "|---|---|", *rows])
 
 
-def written(page: str) -> str:
-    """The page with the table in its place."""
-    before, _, rest = page.partition(BEGIN)
-    return f"{before}{BEGIN}\n\n{table()}\n\n{END}{rest.partition(END)[2]}"
-
-
 if __name__ == "__main__":
     print(table())
-    if "--write" in sys.argv:
-        PAGE.write_text(written(PAGE.read_text(encoding="utf-8")), encoding="utf-8")

@@ -1,7 +1,6 @@
-"""Which hypotheses can be told from what a trainer leaves: tables for docs/frameworks.
+"""Which hypotheses can be told from what a trainer leaves.
 
-    python -m tests.framework_table            prints them
-    python -m tests.framework_table --write    puts them into the pages
+    python -m tests.framework_table            prints the tables that docs/frameworks.md ends with
 
 For every source, a small healthy run is written in its format (verl's live one was recorded from
 verl itself), imported, and shown to the sign of every hypothesis. `yes` means that it was looked at
@@ -10,7 +9,6 @@ source does not have; `-` that it cannot apply to such a run as far as the sourc
 it needs a setting that only a recorded run has.
 """
 
-import sys
 import tempfile
 from collections.abc import Callable
 from functools import partial
@@ -23,7 +21,6 @@ from flatline.trace import Trace
 from flatline.trace.importers import open_log
 from tests import framework_logs as logs
 
-PAGES = Path(__file__).parents[1] / "docs" / "frameworks"
 STEPS = 30
 """Long enough that no hypothesis stops at the length before it asks for what is missing."""
 WORDS = {
@@ -31,7 +28,6 @@ WORDS = {
     "rollouts.parts (one that says right or wrong)": "a part of the reward for being right",
 }
 """Names of what is missing that say more than the column."""
-BEGIN, END = "<!-- told: python -m tests.framework_table --write -->", "<!-- told end -->"
 
 
 def _metrics(names: tuple[str, ...], *, step: str = "step", wrap: str | None = None) -> "Source":
@@ -65,7 +61,7 @@ FRAMEWORKS: dict[str, dict[str, Source]] = {
         "evaluation dump": logs.skyrl_evals,
     },
 }
-"""Page -> what it can be given -> how such a run is written."""
+"""Framework -> what it can be given -> how such a run is written."""
 
 
 def table(framework: str) -> str:
@@ -80,13 +76,6 @@ def table(framework: str) -> str:
     total = f"| **told, of {len(HYPOTHESES)}** | {' | '.join(f'**{n}**' for n in counts)} |"
     head = [f"| hypothesis | {' | '.join(sources)} |", "|---" * (len(sources) + 1) + "|"]
     return "\n".join([*head, *rows, total])
-
-
-def page_with(text: str, framework: str) -> str:
-    """A page with its table between the marks."""
-    before, _, rest = text.partition(BEGIN)
-    _, _, after = rest.partition(END)
-    return f"{before}{BEGIN}\n{table(framework)}\n{END}{after}"
 
 
 def told(write: Source) -> dict[str, str]:
@@ -112,11 +101,7 @@ def _cell(hypothesis: object, trace: Trace) -> str:
 
 def main() -> None:
     for framework in FRAMEWORKS:
-        if "--write" in sys.argv:
-            path = PAGES / f"{framework}.md"
-            path.write_text(page_with(path.read_text(), framework))
-        else:
-            print(f"\n{framework}\n\n{table(framework)}")
+        print(f"\n{framework}\n\n{table(framework)}")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What the front pages say that code or kept results decide: README, hypotheses, symptoms.
+"""What README and the page of frameworks say that code or kept results decide.
 
     python -m tests.front_door            prints the blocks
     python -m tests.front_door --write    puts them into the pages
@@ -22,13 +22,13 @@ from typer.testing import CliRunner
 import flatline
 from flatline.bench.shares import exact_share
 from flatline.cli import app
-from flatline.hypotheses import HYPOTHESES, find
-from flatline.hypotheses.base import HasProbe, HasSign, Hypothesis
-from flatline.hypotheses.symptoms import SYMPTOMS, Symptom
+from flatline.hypotheses import HYPOTHESES
 from tests.framework_table import FRAMEWORKS, told
 
 ROOT = Path(__file__).parents[1]
 EXAMPLES = ROOT / "examples"
+RESULTS = "docs/benchmark/results.json"
+"""Of the benchmark, as they are kept."""
 WIDTH = 96
 """Of the terminal that the README shows."""
 BLOCK = re.compile(
@@ -118,7 +118,7 @@ def figures() -> str:
         (
             "healthy setups that nobody had looked at, with a false alarm",
             share(held_out["by_look"]["either"]),
-            "[benchmark](docs/benchmark.md#healthy-runs-with-an-alarm)",
+            "[benchmark](docs/benchmark.md#healthy-runs)",
         ),
         (
             "scripts by writers who had not seen flatline, last of ten rounds: false alarms; "
@@ -143,7 +143,7 @@ def figures() -> str:
 
 @cache
 def bench() -> dict:
-    kept = str(ROOT / "docs" / "benchmark" / "results.json")
+    kept = str(ROOT / RESULTS)
     return json.loads(CliRunner().invoke(app, ["bench", "report", kept, "--json"]).stdout)
 
 
@@ -175,67 +175,26 @@ def share(one: dict) -> str:
     return f"{one['count']} of {one['of']} {interval}"
 
 
-# -- hypotheses and symptoms
+# -- other trainers
 
 
-def hypotheses() -> str:
-    probing = sum(isinstance(one, HasProbe) for one in HYPOTHESES)
-    judging = sum(one.on_one_batch and not isinstance(one, HasProbe) for one in HYPOTHESES)
-    *first, last = [one.id for one in HYPOTHESES if not isinstance(one, HasSign)]
-    intro = (
-        f"A diagnosis of a recorded run asks all of these but {', '.join(first)} and {last}.\n"
-        f"A checkup, before training, asks {probing + judging}: {probing} probe the live trainer, "
-        f"{judging} judge the\nfirst batch that it samples as they would a recorded run."
-    )
-    head = "| code | name | the fault | looks at |\n|---|---|---|---|"
-    return "\n".join([intro, "", head, *map(row, HYPOTHESES)])
-
-
-def row(one: Hypothesis) -> str:
-    return f"| {one.id} | `{one.name}` | {one.manual().splitlines()[0]} | {looks(one)} |"
-
-
-def looks(one: Hypothesis) -> str:
-    ways = {
-        "log": one.id in in_a_log(),
-        "recording": isinstance(one, HasSign),
-        "live trainer": isinstance(one, HasProbe),
-        "first batch": one.on_one_batch and not isinstance(one, HasProbe),
-    }
-    return ", ".join(name for name, can in ways.items() if can) or "`checkup --ladder`"
-
-
-@cache
-def in_a_log() -> frozenset[str]:
-    """What TRL's own log lets be tested."""
-    cells = told(FRAMEWORKS["trl"]["log"])
-    return frozenset(code for code, cell in cells.items() if cell == "yes")
-
-
-def symptoms() -> str:
-    return "\n\n".join(map(_symptom, SYMPTOMS))
-
-
-def _symptom(symptom: Symptom) -> str:
-    parts = [
-        f"## {symptom.title}",
-        f"{symptom.text} `flatline explain {symptom.name}` prints this.",
+def told_of() -> str:
+    """How many hypotheses each thing that a framework leaves lets be tested."""
+    rows = [
+        f"| {framework} | {source} | {sum(cell == 'yes' for cell in told(write).values())} |"
+        for framework, sources in FRAMEWORKS.items()
+        for source, write in sources.items()
     ]
-    for kind, codes in symptom.behind.items():
-        head = f"| {kind} | | looks at |\n|---|---|---|"
-        parts.append("\n".join([head, *(_cause(find(code)) for code in codes)]))
-    return "\n\n".join(parts)
-
-
-def _cause(one: Hypothesis) -> str:
-    anchor = f"hypotheses.md#{one.id.lower()}-{one.name}"
-    return f"| [{one.id} {one.name}]({anchor}) | {one.manual().splitlines()[0]} | {looks(one)} |"
+    head = [
+        f"| framework | what it leaves | hypotheses told, of {len(HYPOTHESES)} |",
+        "|---|---|---|",
+    ]
+    return "\n".join([*head, *rows])
 
 
 PAGES: dict[str, Blocks] = {
     "README.md": {"answer": answer, "cause": cause, "evidence": evidence, "figures": figures},
-    "docs/hypotheses.md": {"hypotheses": hypotheses},
-    "docs/symptoms.md": {"symptoms": symptoms},
+    "docs/frameworks.md": {"told": told_of},
 }
 
 

@@ -1,18 +1,14 @@
-"""The table of docs/remedies.md: every hypothesis, its remedy or why it has none, and its test.
+"""Every hypothesis, its remedy or why it has none, and its test.
+
+The site ends docs/an-investigation.md with it.
 
 python -m tests.remedy_table            prints it
-python -m tests.remedy_table --write    puts it into the page
 """
-
-import sys
-from pathlib import Path
 
 from flatline.hypotheses import HYPOTHESES
 from flatline.remedies import REMEDIES, WITHOUT
 from tests.test_remedies import LONGER, REPAIRED
 
-PAGE = Path(__file__).parents[1] / "docs" / "remedies.md"
-BEGIN, END = "<!-- made: python -m tests.remedy_table --write -->", "<!-- made end -->"
 OTHER_TESTS = {"H23": "dropout", "H25": "half precision", "H39": "a right answer"}
 """Repairs with a test of their own, by words of its name."""
 
@@ -42,15 +38,5 @@ def _test(code: str) -> str:
     return f"the argument; unchanged where {same}"
 
 
-def page() -> str:
-    """The page as it should be."""
-    text = PAGE.read_text(encoding="utf-8")
-    before, _, rest = text.partition(BEGIN)
-    return f"{before}{BEGIN}\n\n{table()}\n\n{END}{rest.partition(END)[2]}"
-
-
 if __name__ == "__main__":
-    if "--write" in sys.argv:
-        PAGE.write_text(page(), encoding="utf-8")
-    else:
-        print(table())
+    print(table())

@@ -23,7 +23,7 @@ from flatline.tasks import make_task
 from flatline.training.models import load_policy
 from tests.plays import rollout_of
 
-JOURNAL = Path(__file__).parents[1] / "docs" / "musique-training-debug"
+JOURNAL = Path(__file__).parents[1] / "examples" / "journal"
 EVALUATE = ["evaluate", "toolmath", "--limit", "12"]
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-PAGE = (ROOT / "docs" / "frameworks" / "README.md").read_text()
+PAGE = (ROOT / "docs" / "frameworks.md").read_text()
 ABOVE, BELOW = PAGE.split("## The proofs")
 PROOF = re.compile(r"^\| ([A-Z]\d) \| ([^|]*) \|([^|]*)\|$", flags=re.MULTILINE)
 PROOFS = {code: re.findall(r"`([^`]+)`", cell) for code, cell, _ in PROOF.findall(BELOW)}

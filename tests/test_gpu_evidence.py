@@ -1,4 +1,4 @@
-"""The evidence from the GPU: a kept file for each visit, and pages whose tables they print."""
+"""The evidence from the GPU: a kept file for each visit, and a page whose tables they print."""
 
 import re
 import sys
@@ -13,30 +13,27 @@ import tables  # noqa: E402
 
 from flatline.files import json_in  # noqa: E402
 
-RESULTS = ROOT / "docs" / "musique-training-debug" / "experimental-results"
+RESULTS = ROOT / "evidence" / "investigation"
 STORY = ROOT / "docs" / "real-model.md"
 VISITS = (
     *("gpu-2026-11-15", "gpu-2026-11-15-long", "gpu-2026-11-15-pairs"),
     "gpu-2026-11-16-fourth-pair",
 )
 FILES = KEPT, LONG, PAIRS, FOURTH = tuple(RESULTS / visit / "summary.json" for visit in VISITS)
-PAGES = {STORY: KEPT, **{RESULTS / f"{file.parent.name}.md": file for file in FILES}}
-"""Each page, and the file that its tables are from where a mark does not say another."""
-OTHERS = {"": None, " long": LONG, " pairs": PAIRS, " fourth": FOURTH}
+OTHERS = {"": KEPT, " long": LONG, " pairs": PAIRS, " fourth": FOURTH}
 BLOCK = re.compile(
     r"<!-- begin: tables.py print (\S+)( long| pairs| fourth)? -->\n(.*?)\n<!-- end -->", re.DOTALL
 )
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_a_page_shows_what_the_kept_file_prints(page):
-    blocks = BLOCK.findall(page.read_text(encoding="utf-8"))
+def test_the_story_shows_what_the_kept_files_print():
+    blocks = BLOCK.findall(STORY.read_text(encoding="utf-8"))
     assert blocks
     for section, other, shown in blocks:
-        file = OTHERS[other] or PAGES[page]
+        file = OTHERS[other]
         assert shown.strip() == tables.shown(json_in(file), section).strip(), (
             f"Type `python recipes/qwen-musique/tables.py print {file.relative_to(ROOT)} {section}`"
-            f" and put it between the marks of {page.name}"
+            f" and put it between the marks of {STORY.name}"
         )
 
 

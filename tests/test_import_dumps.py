@@ -15,7 +15,6 @@ from flatline.trace.importers import dumps, open_log
 from flatline.trace.importers.rollouts import KINDS
 from tests import framework_logs as logs
 from tests.framework_logs import ANSWER_TOKENS, GROUP, PROMPT_TOKENS, PROMPTS, STEPS, TOOL_TOKENS
-from tests.framework_table import FRAMEWORKS, PAGES, page_with
 
 COUNT = STEPS * PROMPTS * GROUP
 ALL = (
@@ -155,15 +154,6 @@ def test_a_pickle_is_never_opened(tmp_path):
     path.write_bytes(b"cos\nsystem\n(S'true'\ntR.")
     with pytest.raises(TraceError, match="pickle"):
         open_log(path)
-
-
-# --- the pages ---
-
-
-@pytest.mark.parametrize("framework", FRAMEWORKS)
-def test_a_page_shows_what_can_be_told_as_it_is(framework):
-    page = (PAGES / f"{framework}.md").read_text()
-    assert page_with(page, framework) == page, "python -m tests.framework_table --write"
 
 
 # --- hostile rows ---

@@ -2,10 +2,11 @@
 
 import json
 import re
+from pathlib import Path
 
 import pytest
 
-from flatline.journal import record
+from flatline.journal import Journal, record
 from flatline.journal.check import check
 from tests.journals import journal_at, plan_of, result_of, verdict_of
 
@@ -32,6 +33,11 @@ def judged(path, ruling="invalidated", *, plan=None, **more):
 
 
 H03, H09 = "hypotheses/h03-kl-divergence.md", "hypotheses/h09-loss-mask-as-attention.md"
+
+
+def test_the_example_journal_holds_together():
+    example = Path(__file__).parents[1] / "examples" / "journal"
+    assert check(Journal.open(example)) == []
 
 
 def test_a_link_to_nowhere_is_found_with_its_line(tmp_path, journal):

@@ -242,9 +242,7 @@ def test_settings_that_nobody_knows_and_no_prompts_are_refused():
         replace(loop, prompts=[])
 
 
-def test_the_page_says_which_capability_opens_what():
-    page = capability_table.PAGE.read_text(encoding="utf-8")
-    assert capability_table.written(page) == page, "run `python -m tests.capability_table --write`"
+def test_every_capability_opens_some_hypothesis():
     opened = capability_table.opened()
     assert all(opened.values())
     assert {"H24", "H26"} <= set(opened[Capability.STEP]) and "H03" in opened[Capability.REFERENCE]

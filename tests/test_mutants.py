@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
 from flatline.bench.harm import Verdict
 from flatline.bench.mutants import nursery
@@ -20,6 +21,7 @@ from flatline.bench.mutants.results import healthy_runs, read
 from flatline.bench.mutants.sites import Mutation, Sites
 from flatline.bench.mutants.study import MUTANTS_FILE, SEEDS_FILE, Study, rows_in
 from flatline.bench.mutants.tables import markdown, score
+from flatline.cli import app
 from flatline.errors import ConfigError
 
 SOURCE = '''
@@ -314,3 +316,13 @@ def test_results_of_other_settings_are_not_mixed(kept_study):
 def test_a_folder_without_results_says_what_to_type(tmp_path):
     with pytest.raises(ConfigError, match="flatline bench mutants run"):
         read(tmp_path)
+
+
+def test_the_page_shows_the_shares_of_the_kept_mutants_that_nobody_had_seen():
+    root = Path(__file__).parents[1]
+    kept = root / "docs/mutants/fifth"
+    told = CliRunner().invoke(app, ["bench", "mutants", "report", str(kept)])
+    lines = told.output.splitlines()
+    shares = [line for line in lines if line.startswith("| change the training: ")]
+    assert len(shares) == 1
+    assert shares[0] in (root / "docs/mutants.md").read_text(encoding="utf-8")

@@ -112,4 +112,10 @@ def test_the_first_answer_is_a_minute_of_reading_away_and_that_for_a_script_thre
 def test_a_clone_has_the_examples():
     listed = subprocess.check_output(["git", "ls-files", "examples"], cwd=ROOT, text=True)
     assert {"examples/trainer_state.json", "examples/recorded/run.json"} <= set(listed.split())
-    assert {Path(name).suffix for name in listed.split()} == {".json", ".md", ".parquet", ".crc"}
+    assert {Path(name).suffix for name in listed.split()} == {
+        ".json",
+        ".md",
+        ".parquet",
+        ".crc",
+        ".toml",
+    }

@@ -132,7 +132,7 @@ def test_every_dependency_is_pinned_for_ci_and_explained():
     pinned = {
         line.split("==")[0].lower() for line in (ROOT / "constraints.txt").read_text().split()
     }
-    explained = (ROOT / "docs" / "dependencies.md").read_text().lower()
+    explained = (ROOT / "docs" / "costs.md").read_text().lower()
     project = PROJECT["project"]
     extras = project["optional-dependencies"]
     named = {_name(one) for one in project["dependencies"]}

@@ -406,9 +406,3 @@ def test_a_stage_departs_no_more_under_its_remedy(fault, code):
         with subject.standing_still():
             found = subject.departures()
     assert [stage for stage, one in found.items() if one.departs] == []
-
-
-def test_the_page_of_remedies_is_made_from_the_table():
-    from tests.remedy_table import PAGE, page
-
-    assert PAGE.read_text(encoding="utf-8") == page()

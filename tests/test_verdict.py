@@ -304,7 +304,7 @@ def test_the_json_of_a_verdict_is_stable():
     }
 
 
-JOURNAL = Path(__file__).parent.parent / "docs" / "musique-training-debug"
+JOURNAL = Path(__file__).parent.parent / "examples" / "journal"
 FOURTH_SEED_OF_H09 = 0.2059
 """Trained later than the others; see the notes of the hypothesis."""
 

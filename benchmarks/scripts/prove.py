@@ -1,11 +1,11 @@
-"""Proof on scripts that do not know flatline: the table of docs/investigate.md.
+"""Proof on scripts that do not know flatline.
 
     python benchmarks/scripts/prove.py run OUT [--only tools-mask,tools-healthy]
     python benchmarks/scripts/prove.py report [OUT]
 
 For each fault of a script's own code its cause and two look-alikes, and the healthy script. What
 has finished in OUT is not run again, and cases may run side by side in it. `report` keeps what OUT
-has in docs/scripts/results.json, if it is given, and writes the table into the page.
+has in docs/scripts/results.json, if it is given, and prints the table.
 """
 
 import argparse
@@ -22,10 +22,7 @@ from typing import Any
 from prepare import prepare
 
 HERE = Path(__file__).resolve().parent
-DOCS = HERE.parents[1] / "docs"
-KEPT, PAGE = DOCS / "scripts" / "results.json", DOCS / "investigate.md"
-BEGIN = "<!-- made: python benchmarks/scripts/prove.py report -->"
-END = "<!-- made end -->"
+KEPT = HERE.parents[1] / "docs" / "scripts" / "results.json"
 SCRIPTS = {
     "sums": ("sums.py", "model", "sums.jsonl"),
     "tools": ("tool_sums.py", "tool-model", "tool-sums.jsonl"),
@@ -122,12 +119,6 @@ def table() -> str:
     return "\n".join([*head, *(line for found in kept for line in rows(found))])
 
 
-def page() -> str:
-    """The page as it should be."""
-    before, _, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
-    return f"{before}{BEGIN}\n\n{table()}\n\n{END}{rest.partition(END)[2]}"
-
-
 def keep(out: Path) -> None:
     """The cases that OUT has, in place of those that were kept."""
     kept = json.loads(KEPT.read_text(encoding="utf-8")) if KEPT.exists() else []
@@ -155,7 +146,6 @@ def main() -> None:
         return
     if asked.out:
         keep(asked.out)
-    PAGE.write_text(page(), encoding="utf-8")
     print(table())
 
 

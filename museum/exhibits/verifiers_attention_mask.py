@@ -19,5 +19,5 @@ EXHIBIT = Exhibit(
 
 
 def run(folder: Path) -> dict[str, Any]:
-    # In one turn: over several 0.1.7 has a defect of its own (docs/verifiers.md).
+    # In one turn: over several 0.1.7 has a defect of its own (docs/real-model.md).
     return verifiers_lab.looked(verifiers_lab.trainer, folder)

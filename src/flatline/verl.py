@@ -3,7 +3,7 @@
     VERL_USE_EXTERNAL_MODULES=flatline.verl FLATLINE_RUN=runs/x python -m verl.trainer.main_ppo ...
 
 verl imports it in each of its processes, and that is enough. `Engine` is what a checkup needs of
-one of verl's engines: `flatline.checkup(flatline.verl.Engine(...))`. docs/frameworks/verl.md has
+one of verl's engines: `flatline.checkup(flatline.verl.Engine(...))`. docs/other-trainers.md has
 both.
 """
 

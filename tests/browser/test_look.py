@@ -28,7 +28,7 @@ PAGES = (
     "/compare",
     f"/compare?a=recorded&b={LONG}",
     "/compare?a=recorded&b=recorded&step_a=1&rollout_a=0&step_b=1&rollout_b=1",
-    "/journal/musique-training-debug",
+    "/journal/journal",
     "/journal/investigation",
     "/experiment/experiments/mask",
     "/experiment/investigation/experiments/kl",
@@ -42,7 +42,7 @@ SCHEMES = pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 def runs(tmp_path_factory):
     folder = tmp_path_factory.mktemp("runs")
     shutil.copytree(TREE / "examples" / "recorded", folder / "recorded")
-    shutil.copytree(TREE / "docs" / "musique-training-debug", folder / "musique-training-debug")
+    shutil.copytree(TREE / "examples" / "journal", folder / "journal")
     shutil.copy(TREE / "docs" / "real-logs" / "grpo-lora.json", folder)
     record(folder / "hostile", rows=hostile_rows())
     told(record(folder / LONG, steps=30))
@@ -215,7 +215,7 @@ def test_a_run_is_diagnosed_from_the_list_while_its_pages_answer(runs, browser, 
 
 def test_a_journal_opens_with_its_answer(site, browser):
     window = browser(width=PHONE)
-    window.get(f"{site}/journal/musique-training-debug")
+    window.get(f"{site}/journal/journal")
     answer = css(window, "main > section")[0]
     assert answer.rect["y"] < 300
     said = answer.text

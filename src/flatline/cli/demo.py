@@ -35,7 +35,7 @@ ALONE = {
     "sorted-with-hop-factor": ("H44", "+0.034 [-0.044, +0.112], n = 6 seeds"),
 }
 """Defects -> the hypothesis that they are taken away for, and what that gave in the journal of this
-story, docs/musique-training-debug. The demo itself takes all of them away at once."""
+story, examples/journal. The demo itself takes all of them away at once."""
 
 _INTRO = (
     "Someone trained a language model with GRPO on multi-hop questions with a search tool. The "
@@ -215,7 +215,7 @@ def _what_gave_what(effect: str, questions: int) -> str:
             f"With all of `--fault {FAULT}` taken out and nothing else changed, the reward on the "
             f"same {questions} held-out questions, with the same random numbers, changes by "
             f"{effect}. That is one seed, and what all the defects cost together. Taken out alone, "
-            "with the others left in, in 30 steps on matched seeds (docs/musique-training-debug):",
+            "with the others left in, in 30 steps on matched seeds (examples/journal):",
             *alone,
         ]
     )

@@ -20,7 +20,7 @@ def serve(
     host: Annotated[
         str,
         typer.Option(
-            help="Address to listen at; any but loopback needs a token, see docs/serve.md."
+            help="Address to listen at; any but loopback needs a token, see docs/the-lab.md."
         ),
     ] = "127.0.0.1",
     max_context: Annotated[

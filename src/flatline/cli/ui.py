@@ -22,7 +22,9 @@ def ui(
     port: Annotated[int, typer.Option(min=1, max=65535, help="Where to listen.")] = PORT,
     host: Annotated[
         str,
-        typer.Option(help="Address to listen at; any but loopback needs a token, see docs/ui.md."),
+        typer.Option(
+            help="Address to listen at; any but loopback needs a token, see docs/pages.md."
+        ),
     ] = "127.0.0.1",
 ) -> None:
     """Show runs, rollouts and journals in a browser, updating while a run trains.

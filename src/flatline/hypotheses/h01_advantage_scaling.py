@@ -65,7 +65,7 @@ CRUMBS = 0.02
 """Deviation inside a group, as a share of the span of all rewards, that is noise. Healthy lab runs
 have up to 18 % of their groups below it, most of them late."""
 MOSTLY = 0.5
-"""Share of the differing groups. False alarms: see docs/calibration.md."""
+"""Share of the differing groups. False alarms: see docs/hypotheses.md."""
 FEWEST = 4
 """Groups that must differ at all."""
 

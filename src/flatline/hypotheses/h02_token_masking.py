@@ -58,11 +58,11 @@ OF_NO_LOSS = ("H26", "H27")
 ENDED = ("answered", "eos")
 """What a rollout that ended by itself is said to end with."""
 LOST = 0.01
-"""Share of the model's tokens without loss. Healthy runs have none; see docs/calibration.md."""
+"""Share of the model's tokens without loss. Healthy runs have none; see docs/hypotheses.md."""
 REGULAR = 0.5
 """Share of turns whose first or last token carries no loss that is a rule and not a choice."""
 NEVER_SAMPLED = 0.05
-"""Share of trained tokens without a sampled log-prob. See docs/calibration.md."""
+"""Share of trained tokens without a sampled log-prob. See docs/hypotheses.md."""
 STRETCH = 3
 """Such tokens in a row; a single certain token may have a log-prob of exactly 0."""
 BAD = -1.0

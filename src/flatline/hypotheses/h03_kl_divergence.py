@@ -91,7 +91,7 @@ MOSTLY = 0.5
 """Share of steps with a KL below 0; k1, the log-ratio itself, is below 0 now and then."""
 HEAVY = 1.0
 """Beta in units of the mean |advantage|: the loss then weighs 1 nat more than what is to be learnt.
-Usual: 0 to 0.1. False alarms: see docs/calibration.md."""
+Usual: 0 to 0.1. False alarms: see docs/hypotheses.md."""
 START_DROPOUT = 0.1
 """The KL at step 1 where dropout is on while tokens are scored, and the reference is scored without
 it or with another draw. Noise of 0.3 nat a token, as dropout of 0.1 in attention makes, is a KL of

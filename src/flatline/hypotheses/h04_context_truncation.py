@@ -73,7 +73,7 @@ from flatline.stats import Estimate, cluster_mean, difference_of_means
 from flatline.trace import Trace
 
 LOST = 0.05
-"""Share of episodes that lose context to the limit. Healthy: 0; see docs/calibration.md."""
+"""Share of episodes that lose context to the limit. Healthy: 0; see docs/hypotheses.md."""
 CUT = 0.25
 """Share of completions that a limit ends. Healthy lab runs: up to 0.05."""
 LOSES = 0.1

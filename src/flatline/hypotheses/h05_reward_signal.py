@@ -65,7 +65,7 @@ if TYPE_CHECKING:
 
 FOLLOWS = 0.4
 """Correlation of reward and right answers inside groups. Healthy: 0.96 and more (three tasks of the
-lab). False alarms: see docs/calibration.md."""
+lab). False alarms: see docs/hypotheses.md."""
 RULED = 0.6
 """The same where another part is certainly followed more. Healthy: 0.78 and more (a 1.5B model on
 MuSiQue, whose reward follows `f1` as well)."""

@@ -81,7 +81,7 @@ LATE = 3
 """Recorded steps at the end of the run whose gap is looked at."""
 APART, APART_BF16 = 1e-3, 0.1
 """Mean gap in nats of a sampler with other weights. Healthy: 1e-6, and below 0.025 in bf16; see
-docs/calibration.md."""
+docs/hypotheses.md."""
 MOVED = 1e-4
 """Sum of learning rates after which an adapter has visibly moved the log-probs."""
 FOLLOWS = 0.2

@@ -56,7 +56,7 @@ if TYPE_CHECKING:
 APART = 0.33
 """Difference that other problems do not explain, as a share of the reward's span: three times the
 largest of the healthy lab runs (0.11), since the interval leaves out the error of the held-out
-mean. False alarms: see docs/calibration.md."""
+mean. False alarms: see docs/hypotheses.md."""
 FIRST_STEPS = 3
 """Training steps whose policy is still that of the first evaluation."""
 SAME = 1e-6

@@ -56,7 +56,7 @@ if TYPE_CHECKING:
 HIDDEN = 0.01
 """Share of hidden context tokens that is a fault. An invariant: healthy runs hide none."""
 BLIND = 0.5
-"""Nats that a blind trainer lies below the sampler. False alarms: see docs/calibration.md."""
+"""Nats that a blind trainer lies below the sampler. False alarms: see docs/hypotheses.md."""
 MOVED = 1e-6
 """Nats; a log-prob that sees the replaced tokens moves by more, one that does not by exactly 0."""
 STILL = 0.1

@@ -47,7 +47,7 @@ from flatline.trace import Trace
 EDGE = 3
 """Tokens at the start of a turn that feel most what comes before it."""
 APART, APART_BF16 = 1e-3, 0.3
-"""Mean gap there, in nats. Healthy: 1e-6, and 0.025 in bf16; see docs/calibration.md."""
+"""Mean gap there, in nats. Healthy: 1e-6, and 0.025 in bf16; see docs/hypotheses.md."""
 AGREES, AGREES_BF16 = ROUNDING, 0.05
 """Mean gap of a first turn that was rendered alike."""
 MOST = 0.5

@@ -43,7 +43,7 @@ from flatline.stats import Estimate, cluster_mean, difference_of_means
 from flatline.trace import Trace
 
 MANY = 0.1
-"""Share of rollouts at the start that a limit cut. Healthy: 0.02 at most; docs/calibration.md."""
+"""Share of rollouts at the start that a limit cut. Healthy: 0.02 at most; docs/hypotheses.md."""
 MOST = 0.25
 """Share that is suspected whatever the others earn, which may be cut in spirit too."""
 SOME = 0.02

@@ -15,8 +15,8 @@ Healthy: 1e-6 with and without padding (0 of 26 runs, interval 0 to 13 %; an inv
 
 ## Probe
 The rollouts with the most padding are scored again, each alone and without any. In float32 the
-log-probs must agree to 1e-3 nat, in TF32 and fp16 to 0.06, in bf16 to 0.5 (docs/precision.md); more
-is a fault. Healthy in the lab: 4e-6, and 0.06 in bf16.
+log-probs must agree to 1e-3 nat, in TF32 and fp16 to 0.06, in bf16 to 0.5 (the reasons are in
+docs/specification.md); more is a fault. Healthy in the lab: 4e-6, and 0.06 in bf16.
 
 ## Experiment
 A run with the planted fault against the same without it, matched seeds. No setting of a sound

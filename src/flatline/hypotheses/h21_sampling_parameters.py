@@ -59,7 +59,7 @@ from flatline.hypotheses.sampling_bent import asked_to_bend, bent_by
 from flatline.trace import Trace
 
 SLOPE = 0.05
-"""Difference of the slope from 1. Healthy: 1e-6, in bf16 below 0.01; see docs/calibration.md."""
+"""Difference of the slope from 1. Healthy: 1e-6, in bf16 below 0.01; see docs/hypotheses.md."""
 STRAIGHT = 0.8
 """R² of a gap that a temperature explains. Another context gives below 0.1."""
 CUT = 1e-3

@@ -22,7 +22,7 @@ Score one batch twice in each kind of pass, with the adapters as they are and mo
 numbers. Where they do not and the model has no dropout, it is a fault. Where it has, the gradient
 of the batch is taken twice: what the two do not share is noise. More noise than gradient is a
 fault, less is noted. In the lab, LoRA dropout of 0.1 is 8 % of the update, of 0.5 it is 46 %, of
-0.9 it is 88 %; attention dropout of 0.1 is 76 % (docs/precision.md).
+0.9 it is 88 %; attention dropout of 0.1 is 76 % (docs/specification.md).
 
 ## Experiment
 `lora_dropout` in use against 0, or a planted fault against none; matched seeds, all else equal.
@@ -57,7 +57,7 @@ if TYPE_CHECKING:
 
 NOISY = 0.1
 """Mean spread in nats of equal beginnings. Healthy: 1e-6, in bf16 below 0.05; see
-docs/calibration.md."""
+docs/hypotheses.md."""
 ROUNDED = 1e-3
 """Spread that float32 arithmetic in batches of other shapes explains (healthy: 2e-4 at most)."""
 SWAMPED = 0.5

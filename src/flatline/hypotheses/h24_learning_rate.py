@@ -69,10 +69,10 @@ FEWEST = 20
 which rules it out; the entropy by -6 % [-37 %, +26 %], too noisy to show it."""
 UNMOVED_KL = 1e-4
 """KL of a policy that has not moved. Healthy: 6e-4 after 4 steps of the lab, 1.4e-3 on GSM8K.
-False alarms: see docs/calibration.md."""
+False alarms: see docs/hypotheses.md."""
 UNMOVED = 0.1
 """Relative change of entropy and length that does not count. A guess, not calibrated. False
-alarms: see docs/calibration.md."""
+alarms: see docs/hypotheses.md."""
 PARTED = 0.01
 """Nats by which sampler and trainer have parted when only the trainer moves; healthy: 1e-6."""
 MANY, FIRST, MANY_PARTS, GROWS = 60, 3, 12, 0.3
@@ -98,7 +98,7 @@ NO_WARM_UP = ("constant", GIVEN)
 """Schedules that have none, or of which it is not known."""
 LARGE_KL = 0.2
 """KL that one step of a healthy policy does not have at least: 0.02 in the lab, 0.12 in stock TRL;
-see docs/calibration.md. A run whose first step had 0.58 learned all the same, so it is worth a note
+see docs/hypotheses.md. A run whose first step had 0.58 learned all the same, so it is worth a note
 and no more."""
 HUGE_KL = 1.0
 """KL of one step after which little is left of the policy; 3.1 at 30 times the rate of the lab."""

@@ -65,7 +65,7 @@ if TYPE_CHECKING:
 
 DEAD = 0.7
 """Share of dead groups that is suspected. Healthy: 0 to 0.41 in the lab; by the formula 0.43 for
-rewards of 0 and 1 at a solve rate of 0.9 and groups of 8. False alarms: see docs/calibration.md."""
+rewards of 0 and 1 at a solve rate of 0.9 and groups of 8. False alarms: see docs/hypotheses.md."""
 WEAK = 0.5
 """Share that is noted: half of the sampling is lost."""
 BEGINNING = 16

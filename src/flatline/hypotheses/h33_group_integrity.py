@@ -93,7 +93,7 @@ FEWEST = 3
 """Prompts that must show it on either side."""
 FOLLOWS = 0.5
 """Correlation of advantages with rewards inside a group. Healthy: 1; normalising each part by
-itself (GDPO) may lower it. False alarms: see docs/calibration.md."""
+itself (GDPO) may lower it. False alarms: see docs/hypotheses.md."""
 REPEATED = 0.1
 """Share of repeated prompts in a step beyond what drawing with replacement gives. Healthy: 0."""
 NAMED = 0.5

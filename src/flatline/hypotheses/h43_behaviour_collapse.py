@@ -57,7 +57,7 @@ Thresholds: in 24 healthy lab runs with tools calls change by -9 to +20 %, and a
 is written is repetition; 0 of 26 alarm (interval 0 to 13 %). In all 26 rollouts end at 0.98 to 1.63
 times the tokens of their first step; a real model on GSM8K at a rate of 2e-4 came to 0.03 within
 two steps (docs/real-model.md); 0.2 lies between. What is tested in a log was written for real logs
-(docs/real-logs.md) and has no false-alarm rate.
+(docs/log-readings.md) and has no false-alarm rate.
 """
 
 import math

@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 
 ORDERED = 0.5
 """Correlation of hops and step. Healthy: 0, within 0.21 in the lab. False alarms: see
-docs/calibration.md."""
+docs/hypotheses.md."""
 MOST_STEPS = 1000
 """Steps of the sampler that the probe follows."""
 

@@ -38,7 +38,7 @@ the loss depends on passes, not on processes. H24 learning-rate: too high on any
 processes.
 
 ## References
-TRL issues 2803 and 3098 (prompts of a group differ over processes); `docs/processes.md`.
+TRL issues 2803 and 3098 (prompts of a group differ over processes); `docs/a-trl-script.md`.
 """
 
 import math

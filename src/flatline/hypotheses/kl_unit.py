@@ -7,7 +7,7 @@ from flatline.hypotheses.trend import trend_of
 from flatline.trace import Trace
 
 BROKEN = 1.0
-"""KL per token of a policy that has left. Healthy runs stay below 0.3; docs/calibration.md."""
+"""KL per token of a policy that has left. Healthy runs stay below 0.3; docs/hypotheses.md."""
 
 
 def of_answers(trace: Trace) -> bool:

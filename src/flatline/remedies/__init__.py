@@ -4,7 +4,7 @@
         trainer.train()
 
 `table.py` says for every hypothesis which remedy it has, or why it has none and what a person must
-change. docs/remedies.md is made from it.
+change. docs/an-investigation.md is made from it.
 """
 
 from collections.abc import Iterator, Sequence

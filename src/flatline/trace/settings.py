@@ -94,7 +94,7 @@ SIGNIFICANT_BITS = {"float32": 24, "tf32": 11, "float16": 11, "bfloat16": 8}
 SPACINGS = 4
 """Steps of a logit that two ways through the same sums may lie apart: one at the output, as many
 again for each of attention, the layers between and the normaliser. Healthy: at most 1; see
-docs/precision.md."""
+docs/specification.md."""
 FINEST = 1e-3
 """Nats that are never asked for less: in float32 the order of a long sum matters more than its last
 bit does (healthy: 4e-6 in the lab)."""

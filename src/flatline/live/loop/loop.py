@@ -10,7 +10,7 @@
     )
     flatline.checkup(loop)
 
-docs/loop.md has a whole example.
+docs/your-own-loop.md has a whole example.
 """
 
 from collections.abc import Callable, Mapping, Sequence

@@ -30,7 +30,7 @@ TRIALS = 6
 GROWN = 10.0
 """Times that a token may become as likely in a step, as far as its least KL is concerned. At ten
 times the rate, one of 26 healthy setups had a KL of 14: a single token of its 3095, 40,000 times as
-likely as before, made 97 % of that. See docs/calibration.md."""
+likely as before, made 97 % of that. See docs/hypotheses.md."""
 
 
 @dataclass(slots=True)

@@ -10,7 +10,7 @@
 
 Hooks on the model, on its head and on the optimizer listen. They change nothing: no random number
 is drawn, and the trained weights are the same bit for bit. What goes wrong in them is said once and
-never reaches the training. docs/watch.md says what can be known this way and what cannot.
+never reaches the training. docs/your-own-loop.md says what can be known this way and what cannot.
 """
 
 import weakref

@@ -55,7 +55,7 @@ _READABLE = (
     "flatline reads its own run directories, trainer_state.json, .json, .jsonl, .csv, what "
     "trainers print (a step, names and numbers in a line or below it), W&B .wandb files, "
     "TensorBoard event files, MLflow's stores, and rollouts of verl, prime-rl, NeMo-RL, SkyRL and "
-    "verifiers; see docs/importing.md."
+    "verifiers; see docs/a-log.md."
 )
 _UNKNOWN = ("created", "versions", "commit", "fault", "hardware")
 """What `run.json` of a recorded run says, and no log does."""
@@ -193,5 +193,5 @@ def _pickle(path: Path) -> TraceError:
     return TraceError(
         f"{path} is a pickle, which runs code when it is opened, so flatline never does.\n"
         "SkyRL's evaluation dumps (`dumped_evals/*/*.jsonl`) and its W&B or TensorBoard log can be "
-        "read; see docs/frameworks/skyrl.md."
+        "read; see docs/other-trainers.md."
     )

@@ -61,5 +61,5 @@ def nothing_in(log: Log, wanted: str) -> TraceError:
     reasons = "".join(f"\n{reason}" for reason in log.told_bad())
     return TraceError(
         f"{log.path} holds no {wanted}.{reasons}\n"
-        "Give a file with one row per step; docs/importing.md lists what can be read."
+        "Give a file with one row per step; docs/a-log.md lists what can be read."
     )

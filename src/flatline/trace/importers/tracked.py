@@ -45,7 +45,7 @@ def read_tracked(text: str) -> Log:
         raise TraceError(
             f"{kind} did not give the run {where!r}: {type(error).__name__}: {str(error)[:300]}.\n"
             f"Check its name and your login; a run is named as `{_EXAMPLES[kind]}`. What the run "
-            "left on disk can be read without any client; see docs/importing.md."
+            "left on disk can be read without any client; see docs/a-log.md."
         ) from error
 
 
