@@ -46,20 +46,6 @@ def test_each_log_of_a_round_has_readings_a_first_answer_and_a_golden_one(folder
     assert {("logs", f"{folder}/{name}") for name in there} <= names_kept()
 
 
-def test_the_readings_count_as_the_page_says():
-    kept = readings_of("sixth")
-    seen = [one for each in kept.values() for one in each["reader"]]
-    page = (ROOT / "docs" / "log-readings.md").read_text()
-    for word in ("first", "now"):
-        said = sum(one[word] for one in seen)
-        must = sum(one[word] for one in seen if one["must"])
-        assert f"{said} of {len(seen)}" in page and f"{must} of 36" in page
-    for name, each in kept.items():
-        said = [sum(one[word] for one in each["reader"]) for word in ("first", "now")]
-        row = next(line for line in page.splitlines() if line.startswith(f"| {name} |"))
-        assert all(f"{count} of {len(each['reader'])}" in row for count in said)
-
-
 @pytest.mark.parametrize("name", MADE)
 def test_what_a_reader_sees_in_a_made_log_is_said_as_the_page_counts_it(name):
     readings = READINGS[name]["reader"]
