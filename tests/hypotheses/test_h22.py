@@ -29,7 +29,7 @@ def test_the_logged_weight_tells_how_much_is_left(mean, level):
 
 def test_a_correction_that_is_off_weighs_nothing():
     settings = {"engine": "vllm-server", "vllm_importance_sampling_correction": False}
-    assert "Does not apply" in H22.sign(healthy_trace(steps=6, **settings)).text
+    assert H22.sign(healthy_trace(steps=6, **settings)).level is Level.OK
 
 
 @pytest.mark.parametrize("correction", [True, None])
@@ -37,10 +37,6 @@ def test_weights_that_were_not_logged_are_not_made_up(correction):
     settings = {"engine": "vllm-server", "vllm_importance_sampling_correction": correction}
     with pytest.raises(NotRecorded, match="importance_sampling_ratio"):
         H22.sign(healthy_trace(steps=6, **settings))
-
-
-def test_other_engines_have_no_such_correction():
-    assert "Does not apply" in H22.sign(healthy_trace(steps=3)).text
 
 
 def test_few_steps_say_nothing():

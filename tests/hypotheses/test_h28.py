@@ -82,5 +82,4 @@ def test_the_short_step_at_the_end_of_an_epoch_is_divided_by_its_own_passes(rati
 
 
 def test_a_batch_that_cannot_be_halved_says_nothing():
-    looked = subject(accumulation=lambda: None, settings={})
-    assert H28.probe(looked).level is Level.UNKNOWN
+    assert H28.probe(subject(accumulation=lambda: None, settings={})).level is Level.UNKNOWN

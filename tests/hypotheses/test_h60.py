@@ -4,6 +4,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
+from tests.hypotheses.edited import altered
 from tests.traces import healthy_rows, run_facts
 
 from flatline.hypotheses.base import Level
@@ -51,7 +52,7 @@ def test_one_process_has_nobody_to_differ_from():
 
 def test_processes_that_draw_the_same_prompts_are_a_fault():
     found = H.sign(split_over(2, lambda row: f"{row['step']}-{row['group'] // 2}"))
-    assert found.level is Level.FAULT and "Processes 0 and 1 draw the same" in found.text
+    assert found.level is Level.FAULT
 
 
 def test_one_prompt_for_all_groups_proves_nothing():
@@ -59,10 +60,7 @@ def test_one_prompt_for_all_groups_proves_nothing():
 
 
 def test_groups_that_are_split_over_processes_share_their_prompt():
-    rows = healthy_rows(steps=3)
-    for row in rows["rollouts"]:
-        row["rank"] = row["rollout"] % 2
-    found = H.sign(Trace.from_rows(run=run_facts(), **rows))
+    found = H.sign(altered("rollouts", lambda row: row.update(rank=row["rollout"] % 2), steps=3))
     assert found.level is Level.UNKNOWN, "no prompt is one process's alone"
 
 
