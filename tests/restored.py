@@ -15,19 +15,10 @@ from tests.tiny import tiny_model, tokenizer_with
 
 WORDS = ("one", "two", "three", "four", "five", "six")
 SETTINGS = {
-    "per_device_train_batch_size": 8,
-    "num_generations": 4,
-    "max_completion_length": 6,
-    "max_steps": 2,
-    "learning_rate": 1e-2,
-    "report_to": "none",
-    "use_cpu": True,
-    "bf16": False,
-    "gradient_checkpointing": False,
-    "disable_tqdm": True,
-    "save_strategy": "no",
-    "seed": 3,
-}
+    "per_device_train_batch_size": 8, "num_generations": 4, "max_completion_length": 6,
+    "max_steps": 2, "learning_rate": 1e-2, "report_to": "none", "use_cpu": True, "bf16": False,
+    "gradient_checkpointing": False, "disable_tqdm": True, "save_strategy": "no", "seed": 3,
+}  # fmt: skip
 asked = 0
 SEEN = {"times": [], "texts": Counter()}
 

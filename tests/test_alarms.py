@@ -174,15 +174,12 @@ def callback_of(name, attribute, client):
     return callback
 
 
-@pytest.mark.parametrize(
-    ("name", "attribute", "expected"),
-    [
-        ("WandbCallback", "_wandb", {"level": "ERROR"}),
-        ("TrackioCallback", "_trackio", {"level": "ERROR"}),
-        ("MLflowCallback", "_ml_flow", {"flatline.alarm.H09": None}),
-        ("TensorBoardCallback", "tb_writer", {"step": 7}),
-    ],
-)
+@pytest.mark.parametrize(("name", "attribute", "expected"), [
+    ("WandbCallback", "_wandb", {"level": "ERROR"}),
+    ("TrackioCallback", "_trackio", {"level": "ERROR"}),
+    ("MLflowCallback", "_ml_flow", {"flatline.alarm.H09": None}),
+    ("TensorBoardCallback", "tb_writer", {"step": 7}),
+])  # fmt: skip
 def test_the_tracker_of_the_run_is_told(name, attribute, expected):
     client = Client()
     tell([TrainerCallback(), callback_of(name, attribute, client)], ALARM)

@@ -164,19 +164,12 @@ def test_prompts_that_are_cut_in_the_middle_of_a_word_are_suspected():
     assert found.level is Level.SUSPECT and found.headline == "Your prompts are cut off."
 
 
-@pytest.mark.parametrize(
-    "texts",
-    [
-        questions(),
-        [f"What is {a} plus {b}" for a, b in zip(range(10, 34), range(40, 64), strict=True)],
-        [
-            f"Spell {word}"
-            for word in ("cat", "dog", "Spe", "hen", "fox", "owl", "ape", "Sp1", "ant")
-        ],
-        [text[:61] for text in questions(6)],
-    ],
-    ids=["whole", "of one form", "single words", "few"],
-)
+@pytest.mark.parametrize("texts", [
+    questions(),
+    [f"What is {a} plus {b}" for a, b in zip(range(10, 34), range(40, 64), strict=True)],
+    [f"Spell {word}" for word in ("cat", "dog", "Spe", "hen", "fox", "owl", "ape", "Sp1", "ant")],
+    [text[:61] for text in questions(6)],
+], ids=["whole", "of one form", "single words", "few"])  # fmt: skip
 def test_prompts_that_end_or_have_one_form_or_are_few_are_not_called_cut(texts):
     assert H04.sign(prompted(texts)).level is not Level.SUSPECT
 

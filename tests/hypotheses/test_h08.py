@@ -60,14 +60,11 @@ def test_a_few_prompts_are_too_little():
     assert H.sign(Trace.from_rows(run=run_facts(), **rows)).level is Level.UNKNOWN
 
 
-@pytest.mark.parametrize(
-    ("changes", "says"),
-    [
-        ({"prompts_equal": False}, "prompts are not the same"),
-        ({"limits": {"max_turns": (2, 8)}}, "max_turns is 2 in training and 8 in evaluation"),
-        ({"rescored": np.array([0.0, 0.0, 0.5, 1.0])}, "another reward"),
-    ],
-)
+@pytest.mark.parametrize(("changes", "says"), [
+    ({"prompts_equal": False}, "prompts are not the same"),
+    ({"limits": {"max_turns": (2, 8)}}, "max_turns is 2 in training and 8 in evaluation"),
+    ({"rescored": np.array([0.0, 0.0, 0.5, 1.0])}, "another reward"),
+])  # fmt: skip
 def test_the_probe_names_what_differs(changes, says):
     found = H.probe(path(**changes))
     assert found.level is Level.FAULT
@@ -92,11 +89,10 @@ def test_an_evaluation_that_does_not_follow_a_rise_is_a_note_that_points_at_it()
     assert (finding.level, finding.points_at_cause) == (Level.NOTE, True)
 
 
-@pytest.mark.parametrize(
-    ("heldout", "gain"),
-    [([0.3 + 0.05 * at for at in range(8)], 0.4), (STILL, 0.0), (STILL[:4], 0.4)],
-    ids=["it follows", "nothing rises", "too few evaluations"],
-)
+@pytest.mark.parametrize(("heldout", "gain"), [
+    ([0.3 + 0.05 * at for at in range(8)], 0.4),
+    (STILL, 0.0), (STILL[:4], 0.4),
+], ids=["it follows", "nothing rises", "too few evaluations"])  # fmt: skip
 def test_nothing_is_said_of_an_evaluation_that_follows_or_has_nothing_to(heldout, gain):
     assert left_behind(log_of(heldout, gain)) is None
 
@@ -104,11 +100,10 @@ def test_nothing_is_said_of_an_evaluation_that_follows_or_has_nothing_to(heldout
 CLIMBING = (0.465, 0.494, 0.523, 0.544, 0.533, 0.569)
 
 
-@pytest.mark.parametrize(
-    "heldout",
-    [CLIMBING, (0.36, 0.52, 0.44, 0.36, 0.48, 0.44, 0.52, 0.4)],
-    ids=["a few that rise all along", "too noisy to exclude half the gain"],
-)
+@pytest.mark.parametrize("heldout", [
+    CLIMBING,
+    (0.36, 0.52, 0.44, 0.36, 0.48, 0.44, 0.52, 0.4),
+], ids=["a few that rise all along", "too noisy to exclude half the gain"])  # fmt: skip
 def test_an_interval_that_reaches_to_nothing_is_no_proof_that_evaluation_does_not_follow(heldout):
     assert left_behind(log_of(heldout, gain=0.2)) is None
 

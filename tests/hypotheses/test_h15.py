@@ -51,18 +51,15 @@ def test_a_gap_of_all_prompts_has_another_cause():
     assert H15.sign(Trace.from_rows(run=run_facts(), **rows)).level is Level.OK
 
 
-@pytest.mark.parametrize(
-    ("difference", "settings", "level"),
-    [
-        (2e-6, {"bf16": False}, Level.OK),
-        (0.1, {"bf16": False}, Level.FAULT),
-        (0.1, {"bf16": True}, Level.OK),
-        (0.1, {"bf16": False, "precision": "bfloat16"}, Level.OK),
-        (0.0018, {"bf16": False, "precision": "tf32"}, Level.OK),
-        (0.0018, {"bf16": False, "precision": "float32"}, Level.FAULT),
-        (0.1, {"bf16": False, "precision": "tf32"}, Level.FAULT),
-    ],
-)
+@pytest.mark.parametrize(("difference", "settings", "level"), [
+    (2e-6, {"bf16": False}, Level.OK),
+    (0.1, {"bf16": False}, Level.FAULT),
+    (0.1, {"bf16": True}, Level.OK),
+    (0.1, {"bf16": False, "precision": "bfloat16"}, Level.OK),
+    (0.0018, {"bf16": False, "precision": "tf32"}, Level.OK),
+    (0.0018, {"bf16": False, "precision": "float32"}, Level.FAULT),
+    (0.1, {"bf16": False, "precision": "tf32"}, Level.FAULT),
+])  # fmt: skip
 def test_the_probe_scores_rollouts_alone(difference, settings, level):
     assert probed(difference, **settings).level is level
 

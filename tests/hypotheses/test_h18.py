@@ -74,16 +74,13 @@ def test_a_healthy_run_follows():
     assert H18.sign(healthy_trace(steps=5, lora=LORA)).level is Level.OK
 
 
-@pytest.mark.parametrize(
-    ("gap_new", "gap_old", "bf16", "level"),
-    [
-        (1e-7, 0.03, False, Level.OK),
-        (0.004, 0.02, False, Level.SUSPECT),
-        (0.004, 0.02, True, Level.OK),
-        (0.03, 0.0, False, Level.UNKNOWN),
-        (3.0, 3.0, False, Level.UNKNOWN),
-    ],
-)
+@pytest.mark.parametrize(("gap_new", "gap_old", "bf16", "level"), [
+    (1e-7, 0.03, False, Level.OK),
+    (0.004, 0.02, False, Level.SUSPECT),
+    (0.004, 0.02, True, Level.OK),
+    (0.03, 0.0, False, Level.UNKNOWN),
+    (3.0, 3.0, False, Level.UNKNOWN),
+])  # fmt: skip
 def test_the_probe_wants_a_real_step_to_arrive(gap_new, gap_old, bf16, level):
     assert probed(gap_new, gap_old=gap_old, bf16=bf16).level is level
 

@@ -62,10 +62,9 @@ def parted_behind(shared):
     return Trace.from_rows(run=run_facts(), **rows)
 
 
-@pytest.mark.parametrize(
-    ("gap_new", "lora", "level"),
-    [(1e-7, None, Level.OK), (0.004, None, Level.SUSPECT), (0.004, LORA, Level.NOTE)],
-)
+@pytest.mark.parametrize(("gap_new", "lora", "level"), [
+    (1e-7, None, Level.OK), (0.004, None, Level.SUSPECT), (0.004, LORA, Level.NOTE),
+])  # fmt: skip
 def test_the_probe_wants_a_real_step_to_arrive(gap_new, lora, level):
     assert probed(gap_new, lora).level is level
 

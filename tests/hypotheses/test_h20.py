@@ -18,17 +18,10 @@ def noisy(off, **settings):
     return edited(edit, steps=2, settings=settings)
 
 
-@pytest.mark.parametrize(
-    ("off", "bf16", "level"),
-    [
-        (1e-6, False, Level.OK),
-        (1e-3, False, Level.NOTE),
-        (0.02, False, Level.SUSPECT),
-        (0.02, True, Level.OK),
-        (0.045, True, Level.NOTE),
-        (0.2, True, Level.SUSPECT),
-    ],
-)
+@pytest.mark.parametrize(("off", "bf16", "level"), [
+    (1e-6, False, Level.OK), (1e-3, False, Level.NOTE), (0.02, False, Level.SUSPECT),
+    (0.02, True, Level.OK), (0.045, True, Level.NOTE), (0.2, True, Level.SUSPECT),
+])  # fmt: skip
 def test_how_far_apart_they_may_be_depends_on_the_precision(off, bf16, level):
     assert H20.sign(noisy(off, bf16=bf16)).level is level
 

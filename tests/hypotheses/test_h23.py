@@ -61,10 +61,9 @@ def masked(row):
     row["trained"] = np.zeros(14, int)
 
 
-@pytest.mark.parametrize(
-    ("noise", "iterations", "level"),
-    [(0.3, 1, Level.NOTE), (0.05, 2, Level.NOTE), (1.0, 2, Level.FAULT)],
-)
+@pytest.mark.parametrize(("noise", "iterations", "level"), [
+    (0.3, 1, Level.NOTE), (0.05, 2, Level.NOTE), (1.0, 2, Level.FAULT),
+])  # fmt: skip
 def test_dropout_that_was_asked_for_counts_where_it_reaches_a_ratio(noise, iterations, level):
     settings = {"lora": {"dropout": 0.1}, "num_iterations": iterations, "epsilon": 0.2}
     assert H23.sign(edited(noisy(noise), settings=settings)).level is level
@@ -76,17 +75,14 @@ def test_a_clip_that_lets_no_ratio_move_leaves_noise_no_room():
     assert H23.sign(edited(noisy(0.05), settings={**settings, "epsilon": 0.0})).level is Level.FAULT
 
 
-@pytest.mark.parametrize(
-    ("values", "level"),
-    [
-        ({}, Level.OK),
-        ({"scoring": 0.4, "trained": 0.4}, Level.FAULT),
-        ({"trained": 0.2}, Level.FAULT),
-        ({"moved_scoring": 6.1, "moved_trained": 6.3, "dropout": 0.1}, Level.NOTE),
-        ({"trained": 3.0, "scoring": 3.0, "dropout": 0.5, "agreement": 0.1}, Level.FAULT),
-        ({"trained": 3.0, "dropout": 0.1, "agreement": float("nan")}, Level.NOTE),
-    ],
-)
+@pytest.mark.parametrize(("values", "level"), [
+    ({}, Level.OK),
+    ({"scoring": 0.4, "trained": 0.4}, Level.FAULT),
+    ({"trained": 0.2}, Level.FAULT),
+    ({"moved_scoring": 6.1, "moved_trained": 6.3, "dropout": 0.1}, Level.NOTE),
+    ({"trained": 3.0, "scoring": 3.0, "dropout": 0.5, "agreement": 0.1}, Level.FAULT),
+    ({"trained": 3.0, "dropout": 0.1, "agreement": float("nan")}, Level.NOTE),
+])  # fmt: skip
 def test_two_identical_passes_must_agree_or_cost_little(values, level):
     assert twice(**{"agreement": 0.9, **values}).level is level
 

@@ -86,18 +86,10 @@ def test_a_fall_with_unchanged_behaviour_is_no_matter_of_the_rate():
     assert H.sign(falling).level is not Level.SUSPECT
 
 
-@pytest.mark.parametrize(
-    ("kl", "level"),
-    [
-        (1e-9, Level.SUSPECT),
-        (1e-4, Level.OK),
-        (1e-2, Level.OK),
-        (0.58, Level.NOTE),
-        (5.0, Level.SUSPECT),
-        (float("inf"), Level.SUSPECT),
-        (float("nan"), Level.SUSPECT),
-    ],
-)
+@pytest.mark.parametrize(("kl", "level"), [
+    (1e-9, Level.SUSPECT), (1e-4, Level.OK), (1e-2, Level.OK), (0.58, Level.NOTE),
+    (5.0, Level.SUSPECT), (float("inf"), Level.SUSPECT), (float("nan"), Level.SUSPECT),
+])  # fmt: skip
 def test_the_kl_of_one_step_says_whether_the_rate_fits(kl, level):
     found = H.probe(subject(kl))
     assert found.level is level
@@ -152,10 +144,9 @@ def test_a_run_that_ends_in_its_warm_up_is_suspected():
         assert "warm-up" in found.headline
 
 
-@pytest.mark.parametrize(
-    ("warmup", "schedule"),
-    [(40, "linear"), (5000, "constant"), (5000, "given"), (5000, None), (0, "cosine")],
-)
+@pytest.mark.parametrize(("warmup", "schedule"), [
+    (40, "linear"), (5000, "constant"), (5000, "given"), (5000, None), (0, "cosine"),
+])  # fmt: skip
 def test_a_warm_up_that_ends_or_is_not_used_is_fine(warmup, schedule):
     found = H.probe(subject(2e-3, warmup_steps=warmup, lr_scheduler_type=schedule))
     assert found.level is Level.OK

@@ -40,15 +40,11 @@ def test_the_share_of_elements_that_a_step_changes_decides(share, level):
     assert H25.sign(changing(lambda step: min(1.0, share + 0.01 * (step % 3 - 1)))).level is level
 
 
-@pytest.mark.parametrize(
-    ("other", "level"),
-    [
-        ({}, Level.NOTE),
-        ({"gain": 0.0}, Level.SUSPECT),
-        ({"name": "layers.{}.lora_B.weight"}, Level.SUSPECT),
-        ({"dtype": "float32"}, Level.SUSPECT),
-    ],
-)
+@pytest.mark.parametrize(("other", "level"), [
+    ({}, Level.NOTE), ({"gain": 0.0}, Level.SUSPECT),
+    ({"name": "layers.{}.lora_B.weight"}, Level.SUSPECT),
+    ({"dtype": "float32"}, Level.SUSPECT),
+])  # fmt: skip
 def test_full_fine_tuning_in_half_precision_is_noted_while_the_reward_rises(other, level):
     assert H25.sign(changing(lambda _: 0.1, **{"steps": 20, "gain": 0.4, **other})).level is level
 

@@ -126,15 +126,12 @@ def test_without_weights_a_growing_kl_shows_movement_and_nothing_else_does():
     assert H.sign(Trace.from_rows(run=run_facts(), **rows)).level is Level.OK
 
 
-@pytest.mark.parametrize(
-    ("broken", "says"),
-    [
-        ({"held": (1, 1, 0, 0)}, "lacks 2 of 4"),
-        ({"norms": (0, 0, 0, 0)}, "gets a gradient"),
-        ({"updates": (0, 0, 0, 0)}, "changes no weight"),
-        ({"rate": 0.0}, "rate is 0"),
-    ],
-)
+@pytest.mark.parametrize(("broken", "says"), [
+    ({"held": (1, 1, 0, 0)}, "lacks 2 of 4"),
+    ({"norms": (0, 0, 0, 0)}, "gets a gradient"),
+    ({"updates": (0, 0, 0, 0)}, "changes no weight"),
+    ({"rate": 0.0}, "rate is 0"),
+])  # fmt: skip
 def test_the_probe_names_what_keeps_the_weights_still(broken, says):
     found = H.probe(subject(**broken))
     assert found.level is Level.FAULT

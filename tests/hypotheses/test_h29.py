@@ -71,15 +71,12 @@ def test_the_probe_has_nothing_to_ask_of_one_update_per_batch():
     assert found.level is Level.OK and found.excluded_by == "num_iterations"
 
 
-@pytest.mark.parametrize(
-    ("share", "settings", "level"),
-    [
-        (0.9, {"epsilon": 0.2}, Level.UNKNOWN),
-        (0.1, {"epsilon": 0.2}, Level.OK),
-        (0.1, {"epsilon": None}, Level.UNKNOWN),
-        (0.1, {"importance_sampling_level": "sequence"}, Level.UNKNOWN),
-    ],
-)
+@pytest.mark.parametrize(("share", "settings", "level"), [
+    (0.9, {"epsilon": 0.2}, Level.UNKNOWN),
+    (0.1, {"epsilon": 0.2}, Level.OK),
+    (0.1, {"epsilon": None}, Level.UNKNOWN),
+    (0.1, {"importance_sampling_level": "sequence"}, Level.UNKNOWN),
+])  # fmt: skip
 def test_the_probe_of_a_usual_clip_rules_out_and_does_not_accuse(share, settings, level):
     assert probed(share, **settings).level is level
 

@@ -69,15 +69,11 @@ def one_token(row, right):
     row["reward"] = row["parts"]["right"] + row["parts"]["short"]
 
 
-@pytest.mark.parametrize(
-    "right",
-    [
-        lambda row, late: 0.0 if late else float(row["rollout"] % 4 == 0),
-        lambda row, late: 0.0,
-        lambda row, late: 0.0 if late else 0.1 * (row["rollout"] % 4),
-    ],
-    ids=["falls", "never right", "is no yes or no"],
-)
+@pytest.mark.parametrize("right", [
+    lambda row, late: 0.0 if late else float(row["rollout"] % 4 == 0),
+    lambda row, late: 0.0,
+    lambda row, late: 0.0 if late else 0.1 * (row["rollout"] % 4),
+], ids=["falls", "never right", "is no yes or no"])  # fmt: skip
 @pytest.mark.parametrize("name", ["right", "correctness", "zzz"])
 def test_a_collapse_into_empty_answers_is_told_whatever_the_reward_is_called(right, name):
     def edit(row):
@@ -139,15 +135,11 @@ def test_what_is_cut_of_a_policy_that_breaks_is_explained_by_the_break():
     assert [one.hypothesis for one in diagnose(trace).causes] == ["H43"]
 
 
-@pytest.mark.parametrize(
-    ("reward", "entropy"),
-    [
-        (lambda g: 0.5 - 0.45 * g, lambda g: 0.3),
-        (lambda g: 0.5 * (0.96 - 0.7 * g), lambda g: 0.3 + 2 * g),
-        (lambda g: (0.4 + 0.45 * g) * (0.96 - 0.7 * g), lambda g: 0.3 + 2 * g),
-    ],
-    ids=["the entropy stays", "what ended is paid as before", "what ended gets better"],
-)
+@pytest.mark.parametrize(("reward", "entropy"), [
+    (lambda g: 0.5 - 0.45 * g, lambda g: 0.3),
+    (lambda g: 0.5 * (0.96 - 0.7 * g), lambda g: 0.3 + 2 * g),
+    (lambda g: (0.4 + 0.45 * g) * (0.96 - 0.7 * g), lambda g: 0.3 + 2 * g),
+], ids=["the entropy stays", "what ended is paid as before", "what ended gets better"])  # fmt: skip
 def test_a_limit_that_may_cost_the_reward_stays_a_cause(reward, entropy):
     trace = running_on(reward, entropy)
     assert H04.sign(trace).level is Level.SUSPECT

@@ -68,19 +68,16 @@ def test_processes_in_step_are_fine():
     assert probed().level is Level.OK
 
 
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        ({"prompts": (HEALTHY.prompts[0],) * 2}, "the same 3 prompts"),
-        ({"broken": (1,)}, "are not one prompt"),
-        ({"misplaced": 4}, "not in their order"),
-        ({"advantage_off": 0.7}, "not that of its reward"),
-        ({"differing": ("lm_head.weight",)}, "1 weights are not the same"),
-        ({"lengths": (2.0, 2.0)}, "multiplied by the number of processes"),
-        ({"lengths": (0.5, 0.5)}, "divided by the number of processes"),
-        ({"cosines": (1.0, 0.4)}, "The gradient of process 1"),
-    ],
-)
+@pytest.mark.parametrize(("changes", "words"), [
+    ({"prompts": (HEALTHY.prompts[0],) * 2}, "the same 3 prompts"),
+    ({"broken": (1,)}, "are not one prompt"),
+    ({"misplaced": 4}, "not in their order"),
+    ({"advantage_off": 0.7}, "not that of its reward"),
+    ({"differing": ("lm_head.weight",)}, "1 weights are not the same"),
+    ({"lengths": (2.0, 2.0)}, "multiplied by the number of processes"),
+    ({"lengths": (0.5, 0.5)}, "divided by the number of processes"),
+    ({"cosines": (1.0, 0.4)}, "The gradient of process 1"),
+])  # fmt: skip
 def test_each_way_to_be_apart_is_a_fault_of_its_own(changes, words):
     found = probed(**changes)
     assert found.level is Level.FAULT and words in found.text

@@ -55,15 +55,12 @@ def test_noise_in_all_rollouts_and_hidden_prompts_have_another_cause(other):
     assert H61.sign(edited(other)).level is not Level.FAULT
 
 
-@pytest.mark.parametrize(
-    ("change", "settings", "level"),
-    [
-        (0.0, {"bf16": False}, Level.OK),
-        (0.2, {"bf16": False}, Level.FAULT),
-        (0.2, {"bf16": True}, Level.OK),
-        (3.0, {"bf16": True}, Level.FAULT),
-    ],
-)
+@pytest.mark.parametrize(("change", "settings", "level"), [
+    (0.0, {"bf16": False}, Level.OK),
+    (0.2, {"bf16": False}, Level.FAULT),
+    (0.2, {"bf16": True}, Level.OK),
+    (3.0, {"bf16": True}, Level.FAULT),
+])  # fmt: skip
 def test_the_probe_gives_the_neighbours_other_words(change, settings, level):
     assert probed(change, **settings).level is level
 

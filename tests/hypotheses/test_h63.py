@@ -128,17 +128,12 @@ def test_a_gap_that_grows_after_the_reward_fell_is_what_came_of_it():
     assert found.level is Level.UNKNOWN
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "training/rollout_probs_diff_max",
-        "training/rollout_probs_diff_std",
-        "training/rollout_probs_diff_valid",
-        "actor/ratio/mean",
-        "reward_probs_diff_mean",
-        "unmasked_mismatch_kl",
-    ],
-)
+@pytest.mark.parametrize("name", [
+    "training/rollout_probs_diff_max",
+    "training/rollout_probs_diff_std",
+    "training/rollout_probs_diff_valid",
+    "actor/ratio/mean", "reward_probs_diff_mean", "unmasked_mismatch_kl",
+])  # fmt: skip
 def test_a_column_that_is_no_mean_of_both_sides_is_not_read(name):
     with pytest.raises(NotRecorded):
         H63.sign(log_of(name, parting(30), BREAKS))

@@ -17,12 +17,9 @@ ALONG = ("H51", "H52", "H53", "H54", "H58")
 SETTINGS = {
     "reward_weights": {"exact_match": 0.9, "format": 0.1},
     "multi_objective_aggregation": "sum_then_normalize",
-    "dropout": 0.0,
-    "distinct_prompts": 1000,
-    "precision": "float32",
-    "max_steps": STEPS,
+    "dropout": 0.0, "distinct_prompts": 1000, "precision": "float32", "max_steps": STEPS,
     "per_device_batch_size": 64,
-}
+}  # fmt: skip
 
 
 def rows():
@@ -283,14 +280,10 @@ def without_old():
     return tables
 
 
-@pytest.mark.parametrize(
-    "asked",
-    [
-        {"gradient_accumulation_steps": 3, "steps_per_generation": 2},
-        {"steps_per_generation": 2},
-        {"num_iterations": 2},
-    ],
-)
+@pytest.mark.parametrize("asked", [
+    {"gradient_accumulation_steps": 3, "steps_per_generation": 2},
+    {"steps_per_generation": 2}, {"num_iterations": 2},
+])  # fmt: skip
 def test_rollouts_that_are_trained_after_an_update_need_old_log_probs(asked):
     assert told("H54", without_old(), algorithm="grpo", **asked).level is Level.FAULT
     assert told("H54", algorithm="grpo", **asked).level is not Level.FAULT
