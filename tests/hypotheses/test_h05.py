@@ -7,6 +7,7 @@ import pytest
 from tests.hypotheses.edited import levels_of
 from tests.traces import healthy_rows, healthy_trace, run_facts, trace_of
 
+from flatline.errors import NotRecorded
 from flatline.hypotheses.base import Level
 from flatline.hypotheses.h05_reward_signal import RewardSignal
 from flatline.trace import Trace
@@ -135,7 +136,10 @@ def test_a_logged_reward_that_is_no_number_is_suspected_and_a_missing_one_is_not
     steps = [{"step": s, "reward": np.nan if s > 20 else 0.5} for s in range(1, 61)]
     found = H.sign(Trace.from_rows(steps=steps))
     assert found.level is Level.SUSPECT
-    assert "40 of 60 steps is not a number, from step 21 on" in found.text
+    assert "from step 21 on" in found.text
+    sparse = [{"step": s, "reward": None if s % 2 else 0.5} for s in range(1, 61)]
+    with pytest.raises(NotRecorded):
+        H.sign(Trace.from_rows(steps=sparse))
 
 
 test_levels_of_the_probe = levels_of(H.probe, {

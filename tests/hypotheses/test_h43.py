@@ -156,6 +156,8 @@ test_levels_of_the_sign = levels_of(H.sign, {
         lambda: run(lambda row: row.update(model_tokens=250 if row["step"] < 3 else 125))),
     "without a tool a collapse is ruled out by what was written and only by that": ("ok",
         lambda: run(lambda row: row.update(tool_calls=0))),
+    "without a tool and what was written": ("not recorded",
+        lambda: run(lambda row: row.update(tool_calls=0, completion=None))),
     "one answer to every prompt": ("suspect", lambda: run(same)),
     "a log whose completions shrink to nothing is a collapse where a part falls": ("suspect",
         lambda: shrinking(lambda at: 0.4 if at < 22 else 0.0)),

@@ -55,12 +55,6 @@ def test_the_probe_follows_the_sampler():
     assert H.probe(subject(step, np.full(len(step), 2.0), {"order": "hops"})).level is Level.SUSPECT
 
 
-def test_without_hops_the_probe_needs_rows_that_are_mixed():
-    step = np.repeat(np.arange(30), 8)
-    mixed = np.random.default_rng(0).permutation(np.arange(len(step)))
-    assert H.probe(subject(step, None, rows=mixed)).level is Level.OK
-
-
 test_levels_of_the_sign = levels_of(H.sign, {
     "shuffled data is ruled out and data of one kind is not concerned": ("ok",
         lambda: run(shuffled, steps=30)),
@@ -69,4 +63,14 @@ test_levels_of_the_sign = levels_of(H.sign, {
     "one step or few groups": ("unknown", lambda: run(shuffled, steps=1)),
     "hops that are partly unknown are left out": ("suspect",
         lambda: run(lambda row: by_step(row) if row["group"] else None)),
+})  # fmt: skip
+
+STEP, ROWS = np.repeat(np.arange(30), 8), np.arange(240)
+
+test_levels_of_the_probe_without_hops = levels_of(H.probe, {
+    "rows that are mixed": ("ok",
+        lambda: subject(STEP, None, rows=np.random.default_rng(0).permutation(ROWS))),
+    "rows in their order": ("not recorded", lambda: subject(STEP, None, rows=ROWS)),
+    "rows in the opposite order": ("not recorded", lambda: subject(STEP, None, rows=ROWS[::-1])),
+    "one row": ("not recorded", lambda: subject(STEP[:1], None, rows=ROWS[:1])),
 })  # fmt: skip

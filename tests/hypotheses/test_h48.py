@@ -1,11 +1,9 @@
 """H48 logs-lie."""
 
 import numpy as np
-import pytest
 from tests.hypotheses.edited import levels_of
 from tests.traces import healthy_rows, run_facts, trace_of
 
-from flatline.errors import NotRecorded
 from flatline.hypotheses.base import Level
 from flatline.hypotheses.h48_logs_lie import LogsLie
 from flatline.hypotheses.logged import _cut
@@ -21,16 +19,6 @@ def run(change, *, steps=12):
         if "metrics" in row:
             row["metrics"]["reward"] = change(row["step"], row["metrics"]["reward"])
     return Trace.from_rows(run=run_facts(), **rows)
-
-
-def test_it_needs_rollouts_and_a_log():
-    with pytest.raises(NotRecorded):
-        H.sign(Trace.from_rows(steps=[{"step": 1, "metrics": {"reward": 1.0}}]))
-    rows = healthy_rows(steps=3)
-    for row in rows["steps"]:
-        row.pop("metrics", None)
-    with pytest.raises(NotRecorded):
-        H.sign(Trace.from_rows(run=run_facts(), **rows))
 
 
 def test_a_loop_that_records_itself_may_give_its_reward_as_a_column():
