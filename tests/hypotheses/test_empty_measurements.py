@@ -11,6 +11,7 @@ import re
 import warnings
 from collections.abc import Iterator
 from dataclasses import fields, is_dataclass
+from functools import cache
 from types import SimpleNamespace
 from typing import Any, get_args, get_origin, get_type_hints
 
@@ -188,10 +189,16 @@ def traces():
     return {name: make() for name, make in (EMPTY | CONSTANT | NO_LOSS).items()}
 
 
+@pytest.fixture(scope="module")
+def sign_of(traces):
+    """What a hypothesis finds in a trace, looked up once."""
+    return cache(lambda hypothesis, name: looked(hypothesis.sign, traces[name]))
+
+
 @signs
-def test_what_is_missing_from_a_trace_raises_no_alarm(hypothesis, traces):
+def test_what_is_missing_from_a_trace_raises_no_alarm(hypothesis, sign_of):
     for name in EMPTY:
-        finding = looked(hypothesis.sign, traces[name])
+        finding = sign_of(hypothesis, name)
         assert_in_words(finding)
         if finding is not None and finding.level in ALARMS:
             told = any(word in finding.text for word in ("no number", "not a number", "NaN"))
@@ -199,15 +206,15 @@ def test_what_is_missing_from_a_trace_raises_no_alarm(hypothesis, traces):
 
 
 @signs
-def test_what_never_changes_in_a_trace_is_told_in_words(hypothesis, traces):
+def test_what_never_changes_in_a_trace_is_told_in_words(hypothesis, sign_of):
     for name in CONSTANT:
-        assert_in_words(looked(hypothesis.sign, traces[name]))
+        assert_in_words(sign_of(hypothesis, name))
 
 
 @signs
-def test_a_trace_without_a_trained_token_is_an_alarm_of_its_cause_alone(hypothesis, traces):
+def test_a_trace_without_a_trained_token_is_an_alarm_of_its_cause_alone(hypothesis, sign_of):
     for name in NO_LOSS:
-        finding = looked(hypothesis.sign, traces[name])
+        finding = sign_of(hypothesis, name)
         assert_in_words(finding)
         if finding is not None and finding.level is Level.FAULT:
             assert hypothesis.id in SAY_NO_LOSS, (name, finding.text)
@@ -289,9 +296,11 @@ def is_clear(finding):
 
 
 @signs
-def test_an_all_clear_has_looked_at_something_or_a_recorded_setting_excludes_it(hypothesis, traces):
+def test_an_all_clear_has_looked_at_something_or_a_recorded_setting_excludes_it(
+    hypothesis, traces, sign_of
+):
     for name, trace in traces.items():
-        finding = looked(hypothesis.sign, trace)
+        finding = sign_of(hypothesis, name)
         if is_clear(finding) and finding.excluded_by:
             assert finding.excluded_by in trace.settings, (name, finding)
         elif is_clear(finding):
