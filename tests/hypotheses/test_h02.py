@@ -10,11 +10,6 @@ from flatline.hypotheses.h02_token_masking import TokenMasking
 H02 = TokenMasking()
 
 
-def test_trained_tool_tokens_are_a_fault_and_are_quoted():
-    finding = H02.sign(edited(lambda row: row.update(trained=np.ones(14, np.uint8))))
-    assert finding.level is Level.FAULT
-
-
 def drop_ends(row):
     row["trained"] = np.array(row["trained"])
     row["trained"][[3, 13]] = 0
@@ -92,4 +87,6 @@ test_levels_of_the_sign = levels_of(H02.sign, {
     "a mask that breaks in the second half is found": ("fault",
         lambda: edited(lambda row: row["step"] > 50 and row.update(trained=np.ones(14,
             np.uint8)), steps=100)),
+    "trained tool tokens are a fault and are quoted": ("fault",
+        lambda: edited(lambda row: row.update(trained=np.ones(14, np.uint8)))),
 })  # fmt: skip

@@ -29,11 +29,6 @@ def observations(lengths):
     return Trace.from_rows(run=run_facts(), rollouts=rollouts, tokens=tokens)
 
 
-def test_documents_that_were_left_out_are_suspected():
-    trace = trace_of(GROUPS, finish="answered", documents_dropped=[0, 1] * 24)
-    assert H04.sign(trace).level is Level.SUSPECT
-
-
 def test_completions_that_are_cut_off_are_no_alarm_while_the_reward_rises():
     def cut(gain):
         rows = healthy_rows(steps=20, gain=gain)
@@ -49,31 +44,6 @@ def test_completions_that_are_cut_off_are_no_alarm_while_the_reward_rises():
 @pytest.mark.parametrize("lengths", [[11, 12, 13] * 16, [13] * 48, [13] * 20 + [9] * 28])
 def test_observations_of_a_fixed_form_were_not_cut(lengths):
     assert H04.sign(observations(lengths)).level is Level.OK
-
-
-def test_prompts_that_fill_the_limit_are_suspected():
-    full = np.where(np.arange(48) // 4 % 2, 4096, 1000 + np.arange(48))
-    assert H04.sign(trace_of(GROUPS, finish="eos", prompt_tokens=full)).level is Level.SUSPECT
-
-
-def test_prompts_of_a_fixed_form_are_often_the_longest_without_being_cut():
-    few = np.where(np.arange(48) // 4 < 11, 463, 455 + np.arange(48) % 3)
-    assert H04.sign(trace_of(GROUPS, finish="eos", prompt_tokens=few)).level is Level.OK
-    thin = 440 + np.arange(48) // 4 % 12
-    assert H04.sign(trace_of(GROUPS, finish="eos", prompt_tokens=thin)).level is Level.OK
-
-
-def test_one_long_prompt_is_no_limit():
-    lengths = np.where(np.arange(48) < 4, 4096, 1000)
-    assert H04.sign(trace_of(GROUPS, finish="eos", prompt_tokens=lengths)).level is Level.OK
-
-
-def test_observations_are_looked_at_where_no_finish_was_recorded():
-    trace = observations([13] * 40 + [5] * 8)
-    rows = [{k: v for k, v in row.items() if k != "finish"} for row in rollout_rows(GROUPS)]
-    tokens = trace.tables["tokens"].to_table().to_pylist()
-    unfinished = Trace.from_rows(run=run_facts(), rollouts=rows, tokens=tokens)
-    assert H04.sign(unfinished).level is Level.SUSPECT
 
 
 @pytest.mark.parametrize(
@@ -174,11 +144,6 @@ def test_prompts_that_end_or_have_one_form_or_are_few_are_not_called_cut(texts):
     assert H04.sign(prompted(texts)).level is not Level.SUSPECT
 
 
-def test_the_beginning_of_a_text_may_be_what_is_to_be_continued():
-    beginnings = [text[:61] for text in questions()]
-    assert H04.sign(prompted(beginnings, gold=None)).level is not Level.SUSPECT
-
-
 test_levels_of_the_sign = levels_of(H04.sign, {
     "a full context": ("suspect", lambda: trace_of(GROUPS, finish=["context", "answered"] * 24)),
     "completions that are cut off are suspected when many (2)": ("ok",
@@ -196,4 +161,23 @@ test_levels_of_the_sign = levels_of(H04.sign, {
         lambda: trace_of(GROUPS, finish="length")),
     "answers of a fixed length need no end": ("note", lambda: cut_at_six_bits(wordy=False)),
     "answers of a fixed length need no end (2)": ("suspect", lambda: cut_at_six_bits(wordy=True)),
+    "documents that were left out": ("suspect",
+        lambda: trace_of(GROUPS, finish="answered", documents_dropped=[0, 1] * 24)),
+    "prompts that fill the limit": ("suspect",
+        lambda: trace_of(GROUPS, finish="eos",
+            prompt_tokens=np.where(np.arange(48) // 4 % 2, 4096, 1000 + np.arange(48)))),
+    "prompts of a fixed form are often the longest without being cut": ("ok",
+        lambda: trace_of(GROUPS, finish="eos",
+            prompt_tokens=np.where(np.arange(48) // 4 < 11, 463, 455 + np.arange(48) % 3))),
+    "prompts of a fixed form are often the longest without being cut (2)": ("ok",
+        lambda: trace_of(GROUPS, finish="eos", prompt_tokens=440 + np.arange(48) // 4 % 12)),
+    "one long prompt is no limit": ("ok",
+        lambda: trace_of(GROUPS, finish="eos", prompt_tokens=np.where(np.arange(48) < 4,
+            4096, 1000))),
+    "observations are looked at where no finish was recorded": ("suspect",
+        lambda: Trace.from_rows(run=run_facts(), rollouts=[{k: v for k,
+            v in row.items() if k != "finish"} for row in rollout_rows(GROUPS)],
+            tokens=observations([13] * 40 + [5] * 8).tables["tokens"].to_table().to_pylist())),
+    "the beginning of a text may be what is to be continued": ("no suspect",
+        lambda: prompted([text[:61] for text in questions()], gold=None)),
 })  # fmt: skip

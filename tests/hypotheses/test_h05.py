@@ -87,18 +87,9 @@ def test_a_part_that_weighs_less_than_the_answer_never_outweighs_it(weight):
     assert H.sign(outweighed(weight)).level is not Level.SUSPECT
 
 
-def test_wrong_answers_ahead_in_too_few_groups_are_not_enough():
-    assert H.sign(outweighed(20.0, groups=2)).level is not Level.SUSPECT
-
-
 def test_parts_that_are_normalised_by_themselves_do_not_outweigh_by_their_size():
     found = H.sign(outweighed(20.0, multi_objective_aggregation="normalize_then_sum"))
     assert not found.headline.startswith("Another part")
-
-
-def test_one_completion_with_two_rewards_is_suspected():
-    rewards = np.random.default_rng(0).random((8, 8)).tolist()
-    assert H.sign(trace_of(rewards, completion=["same", "other"] * 32)).level is Level.SUSPECT
 
 
 @pytest.mark.parametrize("says", ["\ufffd\ufffd", "the same words"])
@@ -114,14 +105,6 @@ def fight(row, rng):
     right = row["parts"]["exact_match"]
     parts = {"exact_match": right, "recall": right, "precision": 1 - right}
     return {"parts": parts, "reward": right}
-
-
-def test_parts_that_fight_each_other_are_only_noted():
-    assert H.sign(changed(fight)).level is Level.NOTE
-
-
-def test_a_run_that_trains_on_another_part_alone_means_it():
-    assert H.sign(changed(lambda row, rng: {"reward": row["parts"]["format"]})).level is Level.OK
 
 
 def test_a_reward_that_is_no_number_is_suspected():
@@ -148,4 +131,16 @@ test_levels_of_the_probe = levels_of(H.probe, {
     "the probe allows a factor for hops and crumbs": ("ok", lambda: subject([1.0, 1.5, 2.0, 1.5])),
     "the probe allows a factor for hops and crumbs (2)": ("ok",
         lambda: subject(1 + np.random.default_rng(0).normal(0, 0.003, 16))),
+})  # fmt: skip
+
+
+test_levels_of_the_sign = levels_of(H.sign, {
+    "wrong answers ahead in too few groups are not enough": ("no suspect",
+        lambda: outweighed(20.0, groups=2)),
+    "one completion with two rewards": ("suspect",
+        lambda: trace_of(np.random.default_rng(0).random((8, 8)).tolist(),
+            completion=["same", "other"] * 32)),
+    "parts that fight each other": ("note", lambda: changed(fight)),
+    "a run that trains on another part alone means it": ("ok",
+        lambda: changed(lambda row, rng: {"reward": row["parts"]["format"]})),
 })  # fmt: skip

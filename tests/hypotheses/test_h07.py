@@ -4,7 +4,6 @@ import numpy as np
 from tests.hypotheses.edited import levels_of
 from tests.traces import M, T, X, healthy_rows, run_facts
 
-from flatline.hypotheses.base import Level
 from flatline.hypotheses.h07_multi_step import MultiStep
 from flatline.trace import Trace
 
@@ -30,23 +29,6 @@ def trace_with(trained, turns=lambda at: 2 + at % 3, change=lambda row: {}):
     return Trace.from_rows(run=run_facts(), **{**rows, "tokens": tokens})
 
 
-def test_the_cut_may_come_later_and_one_turn_rollouts_do_not_hide_it():
-    later = trace_with(lambda turn, turns: turn < 2, turns=lambda at: 1 + at % 4)
-    assert H.sign(later).level is Level.FAULT
-
-
-def test_a_gap_that_begins_with_the_second_turn_is_noted():
-    found = H.sign(
-        trace_with(
-            lambda turn, turns: True,
-            change=lambda row: {
-                "trainer": row["sampler"] - np.where(row["ids"] > 0, 0.5, 0).astype(np.float32)
-            },
-        )
-    )
-    assert found.level is Level.NOTE
-
-
 test_levels_of_the_sign = levels_of(H.sign, {
     "turns after the first without loss": ("fault",
         lambda: trace_with(lambda turn, turns: turn < 1)),
@@ -57,4 +39,10 @@ test_levels_of_the_sign = levels_of(H.sign, {
         lambda: trace_with(lambda turn, turns: turns > 2)),
     "single turn runs are not concerned": ("ok",
         lambda: trace_with(lambda *_: True, turns=lambda at: 1)),
+    "the cut may come later and one turn rollouts do not hide it": ("fault",
+        lambda: trace_with(lambda turn, turns: turn < 2, turns=lambda at: 1 + at % 4)),
+    "a gap that begins with the second turn": ("note",
+        lambda: trace_with(lambda turn, turns: True,
+            change=lambda row: {"trainer": row["sampler"] - np.where(row["ids"] > 0, 0.5,
+            0).astype(np.float32)})),
 })  # fmt: skip

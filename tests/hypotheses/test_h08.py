@@ -50,10 +50,6 @@ def test_a_healthy_run_agrees_at_the_start_whatever_comes_later():
     assert H.sign(Trace.from_rows(run=run_facts(), **late)).level is Level.OK
 
 
-def test_without_an_early_evaluation_nothing_can_be_told():
-    assert H.sign(run(0.0, at=50)).level is Level.UNKNOWN
-
-
 def test_a_few_prompts_are_too_little():
     rows = healthy_rows(steps=1, prompts=2)
     rows["steps"][0]["heldout_reward"] = 0.0
@@ -124,4 +120,9 @@ def test_both_gains_are_of_the_same_stretch_of_the_run():
 test_levels_of_the_probe = levels_of(H.probe, {
     "the probe passes equal paths": ("ok", lambda: path()),
     "the probe passes equal paths (2)": ("unknown", lambda: path(problems=0)),
+})  # fmt: skip
+
+
+test_levels_of_the_sign = levels_of(H.sign, {
+    "without an early evaluation nothing can be told": ("unknown", lambda: run(0.0, at=50)),
 })  # fmt: skip

@@ -26,17 +26,6 @@ def edit(row):
     shifted(11, 12)(row)
 
 
-def test_another_prompt_is_suspected():
-    finding = H10.sign(
-        edited(
-            lambda row: row.update(
-                trainer=np.asarray(row["trainer"]) - 3 + rng_of(row).normal(0, 3, 14)
-            )
-        )
-    )
-    assert finding.level is Level.SUSPECT
-
-
 def noisy(row):
     row["prompt_ids"], row["ids"] = (np.zeros(6, int), np.arange(14))
     row["trainer"] = np.asarray(row["trainer"]) - rng_of(row).exponential(1.0, 14)
@@ -51,16 +40,6 @@ def test_another_prompt_than_was_sampled_after_is_a_fault_with_both_texts():
     finding = H10.sign(sampled_otherwise(sampled_prompt_ids=lambda row: [7, *row["prompt_ids"]]))
     assert finding.level is Level.FAULT
     assert finding.proven
-
-
-def test_other_words_inside_a_turn_are_left_to_h11():
-    finding = H10.sign(sampled_otherwise(ids=lambda row: [*row["ids"][:2], 7, *row["ids"][2:]]))
-    assert finding.level is Level.OK
-
-
-def test_a_rare_slip_is_only_noted():
-    once = {"ids": lambda row: [*row["ids"][:11], 7], "every": 192}
-    assert H10.sign(sampled_otherwise(**once)).level is Level.NOTE
 
 
 test_levels_of_the_sign = levels_of(H10.sign, {
@@ -82,4 +61,11 @@ test_levels_of_the_sign = levels_of(H10.sign, {
     "equal ids rule it out whatever the log probs say": ("ok",
         lambda: altered("tokens",
             lambda row: row.update(trainer=np.asarray(row["trainer"]) - 5), steps=2)),
+    "another prompt": ("suspect",
+        lambda: edited(lambda row: row.update(
+            trainer=np.asarray(row["trainer"]) - 3 + rng_of(row).normal(0, 3, 14)))),
+    "other words inside a turn are left to h11": ("ok",
+        lambda: sampled_otherwise(ids=lambda row: [*row["ids"][:2], 7, *row["ids"][2:]])),
+    "a rare slip": ("note",
+        lambda: sampled_otherwise(**{"ids": lambda row: [*row["ids"][:11], 7], "every": 192})),
 })  # fmt: skip

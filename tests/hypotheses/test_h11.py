@@ -52,11 +52,6 @@ def test_a_completion_that_loses_its_end_is_a_fault():
     assert "trained nothing more" in finding.evidence[0].text
 
 
-def test_another_prompt_and_equal_ids_rule_it_out():
-    other_prompt = sampled_otherwise(sampled_prompt_ids=lambda row: [7, *row["prompt_ids"]])
-    assert H11.sign(other_prompt).level is Level.OK
-
-
 test_levels_of_the_sign = levels_of(H11.sign, {
     "clean rollouts that jump inside a turn": ("fault", lambda: edited(respelt)),
     "in bf16 impossible tokens": ("suspect", lambda: edited(edit, settings={"bf16": True})),
@@ -68,4 +63,6 @@ test_levels_of_the_sign = levels_of(H11.sign, {
     "one broken rollout is not enough": ("unknown", lambda: edited(one)),
     "a rollout that is clean for one token and far off after it": ("fault",
         lambda: edited(spelt_by_letters)),
+    "another prompt and equal ids rule it out": ("ok",
+        lambda: sampled_otherwise(sampled_prompt_ids=lambda row: [7, *row["prompt_ids"]])),
 })  # fmt: skip

@@ -25,18 +25,6 @@ def test_ended_completions_without_a_trained_token_are_a_fault_that_nothing_expl
     assert finding.level is Level.FAULT and finding.proven
 
 
-def test_cut_completions_are_left_out_on_purpose():
-    trace = changed(lambda row: row.update(finish="turn_length", trained_tokens=0))
-    assert H14.sign(trace).level is Level.UNKNOWN, "none is known to have ended"
-
-
-def test_a_few_are_noted():
-    trace = changed(
-        lambda row: row.update(finish="eos", trained_tokens=0 if row["rollout"] == 3 else 7)
-    )
-    assert H14.sign(trace).level is Level.NOTE
-
-
 def of_lengths(lengths, *, finish="length", trained=7, **settings):
     rng = np.random.default_rng(0)
 
@@ -75,6 +63,11 @@ test_levels_of_the_sign = levels_of(H14.sign, {
         lambda: of_lengths(range(20, 120), finish="stop", trained=0)),
     "what a stop string ended is fine unless the loss leaves it out (3)": ("unknown",
         lambda: of_lengths([80], finish="stop", trained=0)),
+    "cut completions are left out on purpose": ("unknown",
+        lambda: changed(lambda row: row.update(finish="turn_length", trained_tokens=0))),
+    "a few": ("note",
+        lambda: changed(lambda row: row.update(finish="eos",
+            trained_tokens=0 if row["rollout"] == 3 else 7))),
 })  # fmt: skip
 
 test_levels = levels_of(None, {

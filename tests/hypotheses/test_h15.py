@@ -64,10 +64,6 @@ def test_the_probe_scores_rollouts_alone(difference, settings, level):
     assert probed(difference, **settings).level is level
 
 
-def test_a_batch_without_padding_rules_it_out():
-    assert probed(5.0, padding=0).level is Level.OK
-
-
 def test_padding_is_seen_in_a_later_step_where_the_first_has_none():
     rows = healthy_rows(steps=3)
     for rollout, row in zip(rows["rollouts"], rows["tokens"], strict=True):
@@ -84,4 +80,9 @@ test_levels_of_the_sign = levels_of(H15.sign, {
     "a longest prompt whose answer is certain": ("unknown",
         lambda: lengths(lambda group: 10 + group, off=0.2, certain=True)),
     "padding that changes nothing": ("ok", lambda: lengths(lambda group: 10 + group)),
+})  # fmt: skip
+
+
+test_levels = levels_of(None, {
+    "a batch without padding rules it out": ("ok", lambda: probed(5.0, padding=0)),
 })  # fmt: skip

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import numpy as np
-from tests.hypotheses.edited import subject
+from tests.hypotheses.edited import levels_of, subject
 from tests.tiny import tiny_model, tokenizer_with
 from tests.traces import healthy_rows, run_facts
 
@@ -34,12 +34,6 @@ def test_prompts_that_begin_with_a_token_twice_are_a_fault():
     assert finding.level is Level.FAULT and finding.proven
 
 
-def test_one_such_prompt_is_a_coincidence():
-    odd = prompts(lambda row: [5, 5, 1] if row["rollout"] == 0 else [5, 6, 1])
-    assert H16.sign(odd).level is Level.OK
-    assert H16.sign(prompts(lambda _: [5, 6, 6])).level is Level.OK
-
-
 def test_a_tokenizer_with_more_ids_than_the_model_is_a_fault():
     tokenizer = tokenizer_with()
     assert probed(tokenizer, vocab=300).level is Level.OK
@@ -67,3 +61,10 @@ def test_prompts_that_end_with_the_end_of_a_turn_are_a_fault():
 
     assert ending([1, 2, 3]).level is Level.FAULT
     assert ending([1, 3, 2]).level is not Level.FAULT
+
+
+test_levels_of_the_sign = levels_of(H16.sign, {
+    "one such prompt is a coincidence": ("ok",
+        lambda: prompts(lambda row: [5, 5, 1] if row["rollout"] == 0 else [5, 6, 1])),
+    "one such prompt is a coincidence (2)": ("ok", lambda: prompts(lambda _: [5, 6, 6])),
+})  # fmt: skip

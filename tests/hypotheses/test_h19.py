@@ -37,16 +37,6 @@ def probed(gap_new, lora):
     return H19.probe(subject(stepped_delivery=lambda: done, settings=settings))
 
 
-def test_a_sampler_that_never_got_weights_has_no_old_cache_however_prompts_come_again():
-    """What was trained more often has moved further from it, which is no cache."""
-    assert H19.sign(visited_again(0.2, stays=True)).level is Level.UNKNOWN
-
-
-def test_without_an_adapter_a_sampler_that_parts_with_the_first_update_is_suspected():
-    trace = parting(lambda step: 1e-7 if step == 1 else 0.01, lora=None)
-    assert H19.sign(trace).level is Level.SUSPECT
-
-
 def parted_behind(shared):
     """Sampler and trainer part with the first update; prompts begin with so many equal tokens."""
     rows = healthy_rows(steps=5)
@@ -78,4 +68,8 @@ test_levels_of_the_sign = levels_of(H19.sign, {
         lambda: parted_behind(shared=20)),
     "with an adapter it looks like a merge that rounds and": ("note",
         lambda: parting(lambda step: 1e-7 if step == 1 else 0.01)),
+    "a sampler that never got weights has no old cache however prompts come again": ("unknown",
+        lambda: visited_again(0.2, stays=True)),
+    "without an adapter a sampler that parts with the first update": ("suspect",
+        lambda: parting(lambda step: 1e-7 if step == 1 else 0.01, lora=None)),
 })  # fmt: skip

@@ -27,26 +27,10 @@ def test_a_slope_is_a_temperature(factor, word):
     assert word in finding.text
 
 
-def test_a_trainer_that_is_never_above_the_sampler_shows_tokens_cut_off():
-    finding = H21.sign(
-        edited(
-            lambda row: row.update(
-                trainer=np.asarray(row["trainer"]) - rng_of(row).exponential(0.01, 14)
-            )
-        )
-    )
-    assert finding.level is Level.SUSPECT
-
-
 @pytest.mark.parametrize("temperature", [0.7, 1.0, 1.2])
 def test_a_healthy_run_has_slope_one_at_any_temperature(temperature):
     trace = healthy_trace(steps=1, temperature=temperature, top_p=1, top_k=-1)
     assert H21.sign(trace).level is Level.OK
-
-
-def test_few_prompts_and_missing_log_probs_cannot_be_told():
-    rows = healthy_rows(steps=1, prompts=2)
-    assert H21.sign(Trace.from_rows(run=run_facts(), **rows)).level is Level.UNKNOWN
 
 
 def bent(off, nats, unasked=(), **parameters):
@@ -91,4 +75,9 @@ test_levels_of_the_sign = levels_of(H21.sign, {
     "a parameter that was asked for is suspected where it takes them far apart": ("suspect",
         lambda: bent(0.2, 0.15, repetition_penalty=1.8)),
     "as far as bf16 would": ("note", lambda: bent(0.02, 0.015, top_p=0.98)),
+    "a trainer that is never above the sampler shows tokens cut off": ("suspect",
+        lambda: edited(lambda row: row.update(
+            trainer=np.asarray(row["trainer"]) - rng_of(row).exponential(0.01, 14)))),
+    "few prompts and missing log probs": ("unknown",
+        lambda: Trace.from_rows(run=run_facts(), **healthy_rows(steps=1, prompts=2))),
 })  # fmt: skip

@@ -69,12 +69,6 @@ def test_dropout_that_was_asked_for_counts_where_it_reaches_a_ratio(noise, itera
     assert H23.sign(edited(noisy(noise), settings=settings)).level is level
 
 
-def test_a_clip_that_lets_no_ratio_move_leaves_noise_no_room():
-    settings = {"lora": {"dropout": 0.1}, "num_iterations": 2}
-    assert H23.sign(edited(noisy(0.05), settings={**settings, "epsilon": 0.2})).level is Level.NOTE
-    assert H23.sign(edited(noisy(0.05), settings={**settings, "epsilon": 0.0})).level is Level.FAULT
-
-
 @pytest.mark.parametrize(("values", "level"), [
     ({}, Level.OK),
     ({"scoring": 0.4, "trained": 0.4}, Level.FAULT),
@@ -85,11 +79,6 @@ def test_a_clip_that_lets_no_ratio_move_leaves_noise_no_room():
 ])  # fmt: skip
 def test_two_identical_passes_must_agree_or_cost_little(values, level):
     assert twice(**{"agreement": 0.9, **values}).level is level
-
-
-def test_a_batch_without_trained_tokens_cannot_be_told():
-    nothing = dict.fromkeys(ScoredTwice.__dataclass_fields__, float("nan"))
-    assert twice(**nothing).level is Level.UNKNOWN
 
 
 def test_rollouts_that_are_trained_after_an_update_are_compared_before_it():
@@ -112,10 +101,18 @@ test_levels_of_the_sign = levels_of(H23.sign, {
     "another context for all is not noise": ("ok", lambda: edited(far)),
     "a trace without prompts": ("unknown", lambda: edited(forget)),
     "rows without loss are not judged": ("unknown", lambda: edited(masked)),
+    "a clip that lets no ratio move leaves noise no room": ("note",
+        lambda: edited(noisy(0.05), settings={**{"lora": {"dropout": 0.1},
+            "num_iterations": 2}, "epsilon": 0.2})),
+    "a clip that lets no ratio move leaves noise no room (2)": ("fault",
+        lambda: edited(noisy(0.05), settings={**{"lora": {"dropout": 0.1},
+            "num_iterations": 2}, "epsilon": 0.0})),
 })  # fmt: skip
 
 test_levels = levels_of(None, {
     "what a precision rounds is no dropout": ("fault", lambda: twice(scoring=0.01)),
     "what a precision rounds is no dropout (2)": ("ok",
         lambda: twice(scoring=0.01, settings={"precision": "tf32"})),
+    "a batch without trained tokens": ("unknown",
+        lambda: twice(**dict.fromkeys(ScoredTwice.__dataclass_fields__, float("nan")))),
 })  # fmt: skip

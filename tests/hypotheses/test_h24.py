@@ -40,10 +40,6 @@ def subject(
     )
 
 
-def test_a_kl_that_stays_at_zero_while_the_reward_does_not_rise_is_suspected():
-    assert H.sign(run(change=lambda row: {"kl": 1e-6})).level is Level.SUSPECT
-
-
 def test_without_kl_unchanged_entropy_and_length_are_suspected():
     noise = np.random.default_rng(0)
     still = run(change=lambda row: {"kl": None, "entropy": 1 + noise.normal(0, 0.02)})
@@ -56,22 +52,6 @@ def test_a_reward_that_falls_was_moved_by_something():
     assert H.sign(falls).level is not Level.SUSPECT
 
 
-def test_a_run_whose_entropy_falls_has_moved():
-    moved = run(change=lambda row: {"kl": None, "entropy": 1 - 0.02 * row["step"]})
-    assert H.sign(moved).level is Level.OK
-
-
-def test_few_steps_and_warm_up_say_nothing():
-    assert H.sign(run(steps=10)).level is Level.UNKNOWN
-    warming = run(change=lambda row: {"kl": 1e-6, "learning_rate": 1e-9 if row["step"] < 30 else 1})
-    assert H.sign(warming).level is Level.UNKNOWN
-
-
-def test_a_trainer_that_leaves_the_sampler_behind_moves_although_nothing_is_seen_of_it():
-    parted = run(change=lambda row: {"kl": None, "entropy": 1.0, "logprob_gap": 0.01 * row["step"]})
-    assert H.sign(parted).level is Level.OK
-
-
 def test_a_policy_that_breaks_after_its_first_step_is_suspected():
     rows = healthy_rows(steps=12)
     for row in rows["rollouts"]:
@@ -79,11 +59,6 @@ def test_a_policy_that_breaks_after_its_first_step_is_suspected():
     for row in rows["steps"][2:]:
         row["entropy"] = 5.0
     assert H.sign(Trace.from_rows(run=run_facts(), **rows)).level is Level.SUSPECT
-
-
-def test_a_fall_with_unchanged_behaviour_is_no_matter_of_the_rate():
-    falling = run(gain=-0.35, change=lambda row: {"kl": 1e-3, "entropy": 1.0})
-    assert H.sign(falling).level is not Level.SUSPECT
 
 
 @pytest.mark.parametrize(("kl", "level"), [
@@ -164,4 +139,21 @@ test_levels_of_the_probe = levels_of(H.probe, {
     "a run whose steps are not known is not called too short (2)": ("ok",
         lambda: subject(0.005, steps=-1)),
     "a step that moves nothing is left to others": ("unknown", lambda: subject(0.0)),
+})  # fmt: skip
+
+
+test_levels_of_the_sign = levels_of(H.sign, {
+    "a kl that stays at zero while the reward does not rise": ("suspect",
+        lambda: run(change=lambda row: {"kl": 1e-6})),
+    "a run whose entropy falls has moved": ("ok",
+        lambda: run(change=lambda row: {"kl": None, "entropy": 1 - 0.02 * row["step"]})),
+    "few steps and warm up say nothing": ("unknown", lambda: run(steps=10)),
+    "few steps and warm up say nothing (2)": ("unknown",
+        lambda: run(change=lambda row: {"kl": 1e-6,
+            "learning_rate": 1e-9 if row["step"] < 30 else 1})),
+    "a trainer that leaves the sampler behind moves although nothing is seen of it": ("ok",
+        lambda: run(change=lambda row: {"kl": None, "entropy": 1.0,
+            "logprob_gap": 0.01 * row["step"]})),
+    "a fall with unchanged behaviour is no matter of the rate": ("no suspect",
+        lambda: run(gain=-0.35, change=lambda row: {"kl": 0.001, "entropy": 1.0})),
 })  # fmt: skip

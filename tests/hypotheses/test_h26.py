@@ -50,11 +50,6 @@ def subject(
     return SimpleNamespace(one_step=lambda: step, trace=trace)
 
 
-def test_tensors_with_gradient_and_rate_that_never_change_are_a_fault():
-    found = H.sign(trace_with(lambda row: {"update_norm": 0.0, "changed_share": 0.0}))
-    assert found.level is Level.FAULT
-
-
 def test_gradients_below_the_last_digit_of_the_weights_are_named_and_not_the_optimizer():
     still = {"update_norm": 0.0, "changed_share": 0.0, "size": 100, "norm": 10.0}
     found = H.sign(trace_with(lambda row: {**still, "grad_norm": 1e-9}))
@@ -65,45 +60,9 @@ def test_gradients_below_the_last_digit_of_the_weights_are_named_and_not_the_opt
     assert usual.level is Level.FAULT and usual.headline == H.headline
 
 
-def test_one_tensor_whose_gradient_is_rounding_is_no_fault():
-    tiny = {"update_norm": 0.0, "size": 100, "norm": 10.0, "grad_norm": 1e-9}
-    found = H.sign(trace_with(lambda row: tiny if "layers.0" in row["name"] else {"size": 900}))
-    assert found.level is Level.NOTE
-
-
-def test_one_lost_tensor_is_a_fault_too():
-    lost = trace_with(lambda row: {"update_norm": 0.0} if "0" in row["name"] else {})
-    assert H.sign(lost).level is Level.FAULT
-
-
-def test_a_tensor_in_half_precision_may_be_rounded_away():
-    half = trace_with(
-        lambda row: {"update_norm": 0.0, "dtype": "bfloat16"} if "layers.0" in row["name"] else {}
-    )
-    assert H.sign(half).level is not Level.FAULT
-
-
-def test_gradients_of_zero_with_advantages_are_a_fault():
-    found = H.sign(trace_with(lambda row: {"grad_norm": 0.0, "update_norm": 0.0}))
-    assert found.level is Level.FAULT
-
-
 def unused(row):
     """A tensor that no gradient reaches, as a recorder of `weight.grad` writes it."""
     return {"grad_norm": None, "update_norm": 0.0} if "layers.0" in row["name"] else {}
-
-
-def test_a_tensor_that_no_gradient_reaches_is_no_fault():
-    found = H.sign(
-        trace_with(lambda row: {**unused(row), "size": 100 if "layers.0" in row["name"] else 4096})
-    )
-    assert found.level is Level.NOTE
-    assert H.sign(trace_with(unused)).level is Level.SUSPECT, "half of the elements"
-
-
-def test_where_no_gradient_was_recorded_at_all_weights_that_stand_still_are_a_fault():
-    still = trace_with(lambda row: {"grad_norm": None, "update_norm": 0.0})
-    assert H.sign(still).level is Level.FAULT
 
 
 def test_steps_without_advantages_do_not_count():
@@ -113,17 +72,6 @@ def test_steps_without_advantages_do_not_count():
     for row in rows["weights"]:
         row |= {"grad_norm": 0.0, "update_norm": 0.0}
     assert H.sign(Trace.from_rows(run=run_facts(), **rows)).level is Level.UNKNOWN
-
-
-def test_a_skipped_step_is_no_fault_and_one_step_is_too_little():
-    skipped = trace_with(lambda row: {"update_norm": 0.0} if row["step"] == 3 else {})
-    assert H.sign(skipped).level is Level.OK
-    assert H.sign(healthy_trace(steps=1)).level is Level.UNKNOWN
-
-
-def test_without_weights_a_growing_kl_shows_movement_and_nothing_else_does():
-    rows = healthy_rows(steps=8) | {"weights": []}
-    assert H.sign(Trace.from_rows(run=run_facts(), **rows)).level is Level.OK
 
 
 @pytest.mark.parametrize(("broken", "says"), [
@@ -192,6 +140,30 @@ test_levels_of_the_sign = levels_of(H.sign, {
         lambda: trace_with(lambda row: {"update_norm": 0.0, "sampled": 0})),
     "an adapter that was merged once and moves all the same is no cause": ("ok",
         lambda: merged_trace()),
+    "tensors with gradient and rate that never change": ("fault",
+        lambda: trace_with(lambda row: {"update_norm": 0.0, "changed_share": 0.0})),
+    "one tensor whose gradient is rounding": ("note",
+        lambda: trace_with(lambda row: {"update_norm": 0.0, "size": 100, "norm": 10.0,
+            "grad_norm": 1e-9} if "layers.0" in row["name"] else {"size": 900})),
+    "one lost tensor": ("fault",
+        lambda: trace_with(lambda row: {"update_norm": 0.0} if "0" in row["name"] else {})),
+    "a tensor in half precision may be rounded away": ("no fault",
+        lambda: trace_with(lambda row: {"update_norm": 0.0,
+            "dtype": "bfloat16"} if "layers.0" in row["name"] else {})),
+    "gradients of zero with advantages": ("fault",
+        lambda: trace_with(lambda row: {"grad_norm": 0.0, "update_norm": 0.0})),
+    "a tensor that no gradient reaches is no fault": ("note",
+        lambda: trace_with(lambda row: {**unused(row),
+            "size": 100 if "layers.0" in row["name"] else 4096})),
+    "half of the elements": ("suspect", lambda: trace_with(unused)),
+    "where no gradient was recorded at all weights that stand still": ("fault",
+        lambda: trace_with(lambda row: {"grad_norm": None, "update_norm": 0.0})),
+    "a skipped step is no fault and one step is too little": ("ok",
+        lambda: trace_with(lambda row: {"update_norm": 0.0} if row["step"] == 3 else {})),
+    "a skipped step is no fault and one step is too little (2)": ("unknown",
+        lambda: healthy_trace(steps=1)),
+    "without weights a growing kl shows movement and nothing else does": ("ok",
+        lambda: Trace.from_rows(run=run_facts(), **healthy_rows(steps=8) | {"weights": []})),
 })  # fmt: skip
 
 test_levels_of_the_probe = levels_of(H.probe, {

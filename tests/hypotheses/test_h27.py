@@ -32,18 +32,13 @@ def test_a_clip_alone_is_no_harm(at, level):
     assert H27.sign(clipped(at)).level is level
 
 
-def test_an_epsilon_of_0_swallows_no_gradient():
-    assert H27.sign(clipped(1e-7, epsilon=0.0)).level is Level.OK
-    assert probed(1.0, 1e-7, epsilon=0.0).level is Level.OK
-    assert probed(1.0, 1e-7, epsilon=None).level is Level.SUSPECT
-
-
 test_levels_of_the_sign = levels_of(H27.sign, {
     "elements of the size of epsilon": ("suspect", lambda: clipped(1e-7)),
     "a rising reward needs no explanation": ("note", lambda: clipped(1e-7, gain=0.5)),
     "another epsilon is heeded": ("note", lambda: clipped(1e-7, epsilon=1e-15)),
     "a healthy run is fine and few gradients say nothing (2)": ("unknown",
         lambda: clipped(1.0, norm=0.0)),
+    "an epsilon of 0 swallows no gradient": ("ok", lambda: clipped(1e-7, epsilon=0.0)),
 })  # fmt: skip
 
 test_levels = levels_of(None, {
@@ -51,4 +46,7 @@ test_levels = levels_of(None, {
     "the probe compares a typical element with epsilon (2)": ("suspect", lambda: probed(1.0, 1e-7)),
     "the probe compares a typical element with epsilon (4)": ("unknown", lambda: probed(0.0, 1.0)),
     "the probe compares a typical element with epsilon (3)": ("suspect", lambda: probed(1e-7, 0.0)),
+    "an epsilon of 0 swallows no gradient (2)": ("ok", lambda: probed(1.0, 1e-7, epsilon=0.0)),
+    "an epsilon of 0 swallows no gradient (3)": ("suspect",
+        lambda: probed(1.0, 1e-7, epsilon=None)),
 })  # fmt: skip

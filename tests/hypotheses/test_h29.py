@@ -33,18 +33,6 @@ def test_the_share_of_clipped_tokens_decides_where_there_is_a_ratio(share, level
     assert H29.sign(clipping(share)).level is level
 
 
-def test_a_rising_reward_needs_no_explanation():
-    assert H29.sign(clipping(0.4, gain=0.5)).level is Level.NOTE
-
-
-def test_a_clip_that_nobody_means_is_suspected_even_where_the_reward_rises():
-    narrow = {"epsilon": 3e-4, "importance_sampling_level": "token"}
-    assert H29.sign(clipping(0.4, gain=0.5, **narrow)).level is Level.SUSPECT
-    assert H29.sign(clipping(0.07, gain=0.5, **narrow)).level is Level.NOTE
-    sequences = {**narrow, "importance_sampling_level": "sequence"}
-    assert H29.sign(clipping(0.6, gain=0.5, **sequences)).level is Level.NOTE
-
-
 def probed(share, **settings):
     given = {"num_iterations": 2, "epsilon": 3e-4, "importance_sampling_level": "token"}
     return H29.probe(
@@ -118,4 +106,19 @@ test_levels = levels_of(None, {
         lambda: probed(math.nan)),
     "one generation for several updates is probed as well": ("suspect",
         lambda: probed(0.6, num_iterations=1, steps_per_generation=8)),
+})  # fmt: skip
+
+
+test_levels_of_the_sign = levels_of(H29.sign, {
+    "a rising reward needs no explanation": ("note", lambda: clipping(0.4, gain=0.5)),
+    "a clip that nobody means is suspected even where the reward rises": ("suspect",
+        lambda: clipping(0.4, gain=0.5, **{"epsilon": 0.0003,
+            "importance_sampling_level": "token"})),
+    "a clip that nobody means is suspected even where the reward rises (2)": ("note",
+        lambda: clipping(0.07, gain=0.5, **{"epsilon": 0.0003,
+            "importance_sampling_level": "token"})),
+    "a clip that nobody means is suspected even where the reward rises (3)": ("note",
+        lambda: clipping(0.6, gain=0.5, **{**{"epsilon": 0.0003,
+            "importance_sampling_level": "token"},
+            "importance_sampling_level": "sequence"})),
 })  # fmt: skip

@@ -53,11 +53,6 @@ def test_a_light_beta_cannot_hold_and_a_heavy_one_is_h03s(beta):
     assert H31.sign(held(plateau, beta=beta)).level is (Level.OK if beta < 1 else Level.UNKNOWN)
 
 
-def test_without_a_kl_term_it_does_not_apply():
-    assert H31.sign(held(plateau, beta=0.0)).level is Level.OK
-    assert H31.probe(subject(kl_pull=lambda: None)).level is Level.OK
-
-
 def test_a_gradient_that_does_not_grow_with_the_distance_is_rounding():
     found = probed(0.4, growth=1.3)
     assert found.level is Level.UNKNOWN and "rounding" in found.text
@@ -88,9 +83,15 @@ test_levels_of_the_sign = levels_of(H31.sign, {
     "a reward that stands at the end of learning is not the anchors": ("note",
         lambda: risen(beta=0.12)),
     "nothing is left to learn": ("note", lambda: risen(solved=True)),
+    "without a kl term it does not apply": ("ok", lambda: held(plateau, beta=0.0)),
 })  # fmt: skip
 
 test_levels = levels_of(None, {
     "the probe carries the pull on to one step": ("ok", lambda: probed(0.001)),
     "the probe carries the pull on to one step (2)": ("suspect", lambda: probed(0.02)),
+})  # fmt: skip
+
+
+test_levels_of_the_probe = levels_of(H31.probe, {
+    "without a kl term it does not apply (2)": ("ok", lambda: subject(kl_pull=lambda: None)),
 })  # fmt: skip

@@ -143,24 +143,9 @@ def one_prompt_of(golds, **settings):
     return H.sign(changed(alike, **{"prompt_texts": 1, "dataset_size": 64, **settings}))
 
 
-def test_one_prompt_for_rows_with_different_answers_is_a_fault():
-    assert one_prompt_of(7).level is Level.FAULT
-
-
-def test_one_prompt_is_no_fault_where_answers_agree_or_more_is_shown_than_a_text():
-    assert one_prompt_of(1).level is not Level.FAULT
-    assert one_prompt_of(7, prompt_texts=None).level is not Level.FAULT
-    assert one_prompt_of(7, prompt_texts=2).level is not Level.FAULT
-
-
 def few(rows):
     for row in rows:
         row["prompt_id"] = str(row["group"] % 4)
-
-
-def test_groups_of_one_cannot_be_judged():
-    alone = trace_of([[1.0], [0.0]], run=run_facts(num_generations=None))
-    assert H.sign(alone).level is Level.UNKNOWN
 
 
 def test_the_probe_reads_the_sampler():
@@ -169,12 +154,6 @@ def test_the_probe_reads_the_sampler():
     assert mixed.level is Level.FAULT and mixed.where == (LINE,)
     assert H.probe(order(unique_per_step=np.full(20, 2))).level is Level.FAULT
     assert H.probe(order(visited_share=0.5)).level is Level.SUSPECT
-
-
-def test_a_next_generation_that_is_not_as_specified_is_told():
-    stale = departs("rows", "The second generation trains on completions of the one before.", "0")
-    assert H.probe(order(specified=stale)).level is Level.FAULT
-    assert H.probe(order(specified=unknown("rows", "Not specified."))).level is Level.OK
 
 
 def test_the_probe_also_looks_at_the_batch_that_was_played():
@@ -236,4 +215,25 @@ test_levels_of_the_sign = levels_of(H.sign, {
         lambda: changed(few, dataset_size=4)),
     "healthy runs of several shapes are whole (2)": ("ok",
         lambda: healthy_trace(steps=3, prompts=2, generations=16)),
+    "groups of one": ("unknown",
+        lambda: trace_of([[1.0], [0.0]], run=run_facts(num_generations=None))),
+})  # fmt: skip
+
+
+test_levels = levels_of(None, {
+    "one prompt for rows with different answers": ("fault", lambda: one_prompt_of(7)),
+    "one prompt is no fault where answers agree or more is shown than a text": ("no fault",
+        lambda: one_prompt_of(1)),
+    "one prompt is no fault where answers agree or more is shown than a text (2)": ("no fault",
+        lambda: one_prompt_of(7, prompt_texts=None)),
+    "one prompt is no fault where answers agree or more is shown than a text (3)": ("no fault",
+        lambda: one_prompt_of(7, prompt_texts=2)),
+})  # fmt: skip
+
+test_levels_of_the_probe = levels_of(H.probe, {
+    "a next generation that is not as specified is told": ("fault",
+        lambda: order(specified=departs("rows",
+            "The second generation trains on completions of the one before.", "0"))),
+    "a next generation that is not as specified is told (2)": ("ok",
+        lambda: order(specified=unknown("rows", "Not specified."))),
 })  # fmt: skip

@@ -1,6 +1,7 @@
 """H35 length-bias."""
 
 import numpy as np
+from tests.hypotheses.edited import levels_of
 from tests.traces import healthy_rows, run_facts, trace_of
 
 from flatline.hypotheses.base import Level
@@ -34,10 +35,6 @@ def test_a_factor_is_seen_on_one_batch_too():
     assert H.sign(run(length=mixed, power=2.0, steps=1)).level is Level.FAULT
 
 
-def test_rollouts_of_all_lengths_without_a_factor_are_ruled_out():
-    assert H.sign(run(length=mixed)).level is Level.OK
-
-
 def paid_for(sign):
     """Tokens that rollouts have beyond others: those that are paid more, or less."""
     return lambda row: 5 * (sign * row["advantage"] > 0)
@@ -57,15 +54,6 @@ def test_problems_that_get_harder_make_rollouts_longer_without_a_bias():
         assert H.sign(run(length=length, gain=-0.25)).level is Level.NOTE
 
 
-def test_lengths_that_double_while_the_reward_rises_are_learning():
-    rising = run(length=lambda row: 20 * row["step"] + row["rollout"] % 5, gain=0.5, steps=30)
-    assert H.sign(rising).level is Level.OK
-
-
-def test_without_lengths_nothing_is_said():
-    assert H.sign(trace_of([[0.0, 1.0]] * 8, model_tokens=5)).level is Level.UNKNOWN
-
-
 def test_advantages_of_other_scalings_have_no_factor():
     rows = healthy_rows(steps=4)
     for row in rows["rollouts"]:
@@ -75,3 +63,12 @@ def test_advantages_of_other_scalings_have_no_factor():
     for row, advantage in zip(rows["rollouts"], plain, strict=True):
         row["advantage"] = advantage
     assert H.sign(Trace.from_rows(run=run_facts(scale_rewards="none"), **rows)).level is Level.OK
+
+
+test_levels_of_the_sign = levels_of(H.sign, {
+    "rollouts of all lengths without a factor": ("ok", lambda: run(length=mixed)),
+    "lengths that double while the reward rises are learning": ("ok",
+        lambda: run(length=lambda row: 20 * row["step"] + row["rollout"] % 5, gain=0.5, steps=30)),
+    "without lengths nothing is said": ("unknown",
+        lambda: trace_of([[0.0, 1.0]] * 8, model_tokens=5)),
+})  # fmt: skip

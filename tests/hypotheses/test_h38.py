@@ -53,16 +53,6 @@ def _gold(reward):
     return OracleCase(problem="p", script="gold", reward=reward, gold_reward=reward)
 
 
-def test_a_reward_that_rises_while_answers_get_worse_is_suspected():
-    found = H.sign(run(lambda step: 0.6 - 0.4 * (step > 15), gamed, calls=lambda step: step))
-    assert found.level is Level.SUSPECT
-
-
-def test_a_reward_that_never_followed_the_answer_is_left_to_h05():
-    rows = run(lambda step: 0.05 * (step < 10), lambda step: 0.3 + 0.6 * (step > 15))
-    assert H.sign(rows).level is not Level.SUSPECT
-
-
 def log(seed=0, **slopes):
     """Rows of a log; each column goes from 0.5 by its slope, with noise."""
     rng, rows = np.random.default_rng(seed), 90
@@ -106,6 +96,10 @@ test_levels_of_the_sign = levels_of(H.sign, {
         lambda: run(lambda step: 0.2 + 0.5 * (step > 15), gamed)),
     "a log whose held out score falls while the reward rises": ("suspect",
         lambda: log(reward=0.4, eval__accuracy=-0.3)),
+    "a reward that rises while answers get worse": ("suspect",
+        lambda: run(lambda step: 0.6 - 0.4 * (step > 15), gamed, calls=lambda step: step)),
+    "a reward that never followed the answer is left to h05": ("no suspect",
+        lambda: run(lambda step: 0.05 * (step < 10), lambda step: 0.3 + 0.6 * (step > 15))),
 })  # fmt: skip
 
 test_levels_of_the_probe = levels_of(H.probe, {

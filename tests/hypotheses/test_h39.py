@@ -43,13 +43,6 @@ def oracle(gold=(1.0,) * 8, below=(), above=(), played=40):
     return SimpleNamespace(oracle=lambda: found, trace=healthy_trace(steps=1))
 
 
-def test_a_reward_without_parts_is_judged_by_its_own_two_values():
-    rewards = [[0.0] * 6 + [1.0, 0.0]] * 8
-    texts = (["<answer>b</answer>"] * 3 + ["<answer>a</answer>"] * 4 + ["no answer"]) * 8
-    found = H.sign(trace_of(rewards, completion=texts, gold="a", finish="eos"))
-    assert found.level is Level.SUSPECT
-
-
 def perfect(row):
     tidy = row["parts"]["format"]
     parts = {"exact_match": 1.0, "format": tidy}
@@ -68,15 +61,6 @@ def test_rollouts_that_a_limit_cut_off_do_not_count():
         Level.UNKNOWN,
         Level.NOTE,
     )
-
-
-def test_pay_that_is_wrong_in_both_directions_is_left_to_h33():
-    found = H.sign(
-        changed(
-            lambda row: {"parts": {"exact_match": 1 - row["parts"]["exact_match"], "format": 1.0}}
-        )
-    )
-    assert found.level is Level.NOTE
 
 
 def test_no_right_answer_says_nothing_and_no_gold_is_said():
@@ -160,17 +144,6 @@ def bare(said, paid):
     return trace_of(rewards, completion=texts, gold=gold, finish=["eos"] * 32)
 
 
-def test_completions_that_are_nothing_but_an_answer_are_read_as_they_are():
-    right = bare(lambda k: str(k // 4 if k % 2 else 99), lambda k: float(k % 2))
-    assert H.sign(right).level is Level.OK
-    ended = bare(lambda k: f"{k // 4 if k % 2 else 99} </s>", lambda k: float(k % 2))
-    assert H.sign(ended).level is Level.OK
-    unpaid = bare(lambda k: str(k // 4 if k % 2 else 99), lambda k: float(k % 4 == 3))
-    assert H.sign(unpaid).level is Level.SUSPECT
-    words = bare(lambda k: "let me think about that question " * 3, lambda k: float(k % 2))
-    assert H.sign(words).level is Level.UNKNOWN
-
-
 test_levels_of_the_sign = levels_of(H.sign, {
     "right answers paid as wrong are suspected with examples": ("suspect",
         lambda: changed(misread)),
@@ -179,6 +152,21 @@ test_levels_of_the_sign = levels_of(H.sign, {
     "an answer marked in a way that is never paid is not held against the reward": ("ok",
         lambda: changed(boxed)),
     "other numbers that are paid as right": ("suspect", lambda: changed(lenient)),
+    "a reward without parts is judged by its own two values": ("suspect",
+        lambda: trace_of([[0.0] * 6 + [1.0, 0.0]] * 8,
+            completion=[*["<answer>b</answer>"] * 3, *["<answer>a</answer>"] * 4, "no answer"] * 8,
+            gold="a", finish="eos")),
+    "pay that is wrong in both directions is left to h33": ("note",
+        lambda: changed(lambda row: {"parts": {"exact_match": 1 - row["parts"]["exact_match"],
+            "format": 1.0}})),
+    "completions that are nothing but an answer are read as they are": ("ok",
+        lambda: bare(lambda k: str(k // 4 if k % 2 else 99), lambda k: float(k % 2))),
+    "completions that are nothing but an answer are read as they are (2)": ("ok",
+        lambda: bare(lambda k: f"{(k // 4 if k % 2 else 99)} </s>", lambda k: float(k % 2))),
+    "completions that are nothing but an answer are read as they are (3)": ("suspect",
+        lambda: bare(lambda k: str(k // 4 if k % 2 else 99), lambda k: float(k % 4 == 3))),
+    "completions that are nothing but an answer are read as they are (4)": ("unknown",
+        lambda: bare(lambda k: "let me think about that question " * 3, lambda k: float(k % 2))),
 })  # fmt: skip
 
 test_levels_of_the_probe = levels_of(H.probe, {

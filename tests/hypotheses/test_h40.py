@@ -6,7 +6,6 @@ import numpy as np
 from tests.hypotheses.edited import levels_of
 from tests.traces import run_facts, trace_of
 
-from flatline.hypotheses.base import Level
 from flatline.hypotheses.h40_hop_factor import HopFactor
 
 H = HopFactor()
@@ -38,23 +37,18 @@ def paid(part, name):
     return trace_of(part.tolist(), run=facts, hops=hops, parts=parts)
 
 
-def test_a_part_that_says_how_right_says_nothing_of_a_factor():
-    harder = np.random.default_rng(0).random((30, 8)) / (1 + np.arange(30) % 3)[:, None]
-    assert H.sign(paid(harder, "accuracy")).level is Level.UNKNOWN
-
-
-def test_a_factor_inside_the_part_itself_is_seen():
-    right = np.random.default_rng(0).random((30, 8)) < 0.5
-    factor = 1 + np.arange(30)[:, None] % 3 / 2
-    assert H.sign(paid(right * factor, "correctness")).level is Level.SUSPECT
-
-
 test_levels_of_the_sign = levels_of(H.sign, {
     "right answers that earn more at more hops": ("suspect", lambda: run(lambda hops: hops / 2)),
     "a factor that the groups spread cancels": ("note",
         lambda: run(lambda hops: hops / 2, scaling="group")),
     "one pay for all": ("ok", lambda: run(lambda hops: 1.0)),
     "one level or few right answers": ("unknown", lambda: run(lambda hops: hops / 2, groups=1)),
+    "a part that says how right says nothing of a factor": ("unknown",
+        lambda: paid(np.random.default_rng(0).random((30, 8)) / (1 + np.arange(30) % 3)[:,
+            None], "accuracy")),
+    "a factor inside the part itself is seen": ("suspect",
+        lambda: paid((np.random.default_rng(0).random((30,
+            8)) < 0.5) * (1 + np.arange(30)[:, None] % 3 / 2), "correctness")),
 })  # fmt: skip
 
 test_levels_of_the_probe = levels_of(H.probe, {

@@ -40,11 +40,6 @@ def test_calls_that_are_given_up_while_the_reward_stays_are_suspected():
     assert found.severity < 1, "behind every other suspect"
 
 
-def test_a_model_that_comes_to_repeat_itself_is_suspected():
-    found = H.sign(run(nothing, prompts=32, ids=lambda row: 7 if row["step"] > 6 else row["ids"]))
-    assert found.level is Level.SUSPECT
-
-
 def terse(row):
     row["model_tokens"] = 250 if row["step"] < 3 else 6 + row["rollout"] % 3
 
@@ -161,4 +156,6 @@ test_levels_of_the_sign = levels_of(H.sign, {
     "one answer to every prompt": ("suspect", lambda: run(same)),
     "a log whose completions shrink to nothing is a collapse where a part falls": ("suspect",
         lambda: shrinking(lambda at: 0.4 if at < 22 else 0.0)),
+    "a model that comes to repeat itself": ("suspect",
+        lambda: run(nothing, prompts=32, ids=lambda row: 7 if row["step"] > 6 else row["ids"])),
 })  # fmt: skip

@@ -42,11 +42,6 @@ def test_hops_that_grow_with_the_step_are_suspected():
     assert found.measured.low > 0.5
 
 
-def test_a_run_that_was_sorted_on_request_is_suspected_even_where_it_saw_one_kind_only():
-    found = H.sign(run(lambda row: 2, run={**run_facts(), "requested": {"order": "hops"}}))
-    assert found.level is Level.SUSPECT
-
-
 def test_the_probe_follows_the_sampler():
     step = np.repeat(np.arange(30), 8)
     assert H.probe(subject(step, 2.0 + step // 10)).level is Level.SUSPECT
@@ -63,6 +58,8 @@ test_levels_of_the_sign = levels_of(H.sign, {
     "one step or few groups": ("unknown", lambda: run(shuffled, steps=1)),
     "hops that are partly unknown are left out": ("suspect",
         lambda: run(lambda row: by_step(row) if row["group"] else None)),
+    "a run that was sorted on request is suspected even where it saw one kind only": ("suspect",
+        lambda: run(lambda row: 2, run={**run_facts(), "requested": {"order": "hops"}})),
 })  # fmt: skip
 
 STEP, ROWS = np.repeat(np.arange(30), 8), np.arange(240)

@@ -56,18 +56,6 @@ def graded(rows):
     return Trace.from_rows(run=run_facts(correct="accuracy"), **rows)
 
 
-def test_right_answers_that_the_reward_does_not_read_are_left_to_h39():
-    assert H.sign(run(never, answer="right", reward=0.0)).level is not Level.SUSPECT
-
-
-def test_a_policy_that_can_do_it_in_evaluation_is_left_to_h08():
-    assert H.sign(run(never, heldout=0.6)).level is not Level.SUSPECT
-
-
-def test_the_probe_of_a_trainer_that_is_not_ours_says_what_the_batch_says():
-    assert H.probe(SimpleNamespace(trace=run(never, steps=1), ours=False)).level is Level.UNKNOWN
-
-
 def probed(right):
     """What the probe says of a policy that solves the problems `right` says, and how many it
     played."""
@@ -103,4 +91,14 @@ test_levels_of_the_sign = levels_of(H.sign, {
         lambda: graded(healthy_rows(steps=12, gain=0.0))),
     "a best of group that is hardly ahead": ("note", lambda: run(lambda row: row["group"] % 2)),
     "few prompts say nothing and rewards alone neither": ("unknown", lambda: run(never, steps=1)),
+    "right answers that the reward does not read are left to h39": ("no suspect",
+        lambda: run(never, answer="right", reward=0.0)),
+    "a policy that can do it in evaluation is left to h08": ("no suspect",
+        lambda: run(never, heldout=0.6)),
+})  # fmt: skip
+
+
+test_levels_of_the_probe = levels_of(H.probe, {
+    "the probe of a trainer that is not ours says what the batch says": ("unknown",
+        lambda: SimpleNamespace(trace=run(never, steps=1), ours=False)),
 })  # fmt: skip

@@ -65,12 +65,13 @@ def test_the_probe_gives_the_neighbours_other_words(change, settings, level):
     assert probed(change, **settings).level is level
 
 
-def test_passes_of_one_rollout_cannot_show_it():
-    assert probed(float("nan"), rollouts=0).level is Level.UNKNOWN
-
-
 test_levels_of_the_sign = levels_of(H61.sign, {
     "equal beginnings that differ while one is as sampled": ("fault", lambda: edited(packed)),
     "a healthy run": ("ok", lambda: edited(alike)),
     "in 16 bits a trace cannot tell": ("unknown", lambda: edited(packed, settings={"bf16": True})),
+})  # fmt: skip
+
+
+test_levels = levels_of(None, {
+    "passes of one rollout cannot show it": ("unknown", lambda: probed(float("nan"), rollouts=0)),
 })  # fmt: skip

@@ -67,11 +67,6 @@ def test_a_rule_that_changes_the_distribution_is_suspected(rule):
     assert H.probe(subject(rule)).level is Level.SUSPECT
 
 
-def test_tokens_that_are_too_unlikely_are_suspected_as_well():
-    taken = subject(lambda p, q, rng: rng.choice(len(q), p=q), sharp=0.3)
-    assert H.probe(taken).level is Level.SUSPECT
-
-
 @pytest.mark.parametrize("fault", ["drafts-accepted", None])
 def test_a_live_trainer_whose_sampler_takes_plausible_drafts(tmp_path, fault):
     built = build(tiny(tmp_path, fault=fault, datasets="lab,,train[:64]", batch_size=64))
@@ -85,4 +80,6 @@ test_levels_of_the_probe = levels_of(H.probe, {
     "where sampler and trainer disagree nothing is said of drafts": ("unknown",
         lambda: subject(plausible, apart=0.5)),
     "a batch without doubt says too little": ("unknown", lambda: subject(plausible, tokens=2)),
+    "tokens that are too unlikely are suspected as well": ("suspect",
+        lambda: subject(lambda p, q, rng: rng.choice(len(q), p=q), sharp=0.3)),
 })  # fmt: skip

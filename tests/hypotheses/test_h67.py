@@ -22,13 +22,14 @@ def test_a_gap_that_no_other_image_closes_is_left_to_others(others):
     assert found(own=0.5, others=others).level is Level.UNKNOWN
 
 
-def test_a_model_of_text_has_no_images():
-    assert H.probe(SimpleNamespace(image_gaps=lambda: None)).level is Level.OK
-
-
 test_levels = levels_of(None, {
     "the image of another prompt that fits": ("fault", lambda: found(own=0.5, others=(0.4, 1e-6))),
     "images that nobody looks at": ("fault", lambda: found(seen=0.0)),
     "its own image": ("ok", lambda: found()),
     "a sampler without log probs": ("unknown", lambda: found(own=None, others=())),
+})  # fmt: skip
+
+
+test_levels_of_the_probe = levels_of(H.probe, {
+    "a model of text has no images": ("ok", lambda: SimpleNamespace(image_gaps=lambda: None)),
 })  # fmt: skip

@@ -28,20 +28,10 @@ def asked(*askings, group=4):
     return SimpleNamespace(paid_again=lambda: again, trace=trace)
 
 
-def test_the_same_text_paid_and_not_paid_is_suspected():
-    found = H.sign(paid([1, 0, 1, 1], [0, 1, 1, 1], [1, 1, 1, 0], [1, 1, 1, 1]))
-    assert found.level is Level.SUSPECT
-
-
 def test_noise_in_every_reward_is_left_to_the_reward_signal():
     trace = paid(*np.random.default_rng(0).normal(size=(8, 4)).tolist())
     assert H.sign(trace).level is Level.OK
     assert RewardSignal().sign(trace).level is Level.SUSPECT
-
-
-def test_a_run_that_never_says_a_thing_twice_cannot_tell():
-    found = H.sign(trace_of([[1, 0, 1, 0]] * 4, completion=[f"answer {at}" for at in range(16)]))
-    assert found.level is Level.UNKNOWN
 
 
 def with_parts(lost, *, weights=None):
@@ -50,10 +40,6 @@ def with_parts(lost, *, weights=None):
     rewards = [[sum(parts[4 * g + i].values()) + 0.1 * i for i in range(4)] for g in range(4)]
     run = run_facts(reward_weights=weights or {"form": 1.0, "judge": 1.0})
     return trace_of(rewards, parts=parts, completion="x", run=run)
-
-
-def test_a_function_that_is_not_for_a_prompt_is_no_failure():
-    assert H.sign(with_parts({0, 1, 2, 3, 4, 5, 6, 7})).level is not Level.SUSPECT
 
 
 def test_a_part_without_a_weight_may_be_missing():
@@ -90,4 +76,10 @@ test_levels_of_the_sign = levels_of(H.sign, {
     "two prompts": ("ok", lambda: paid([1, 0, 1, 1], [0, 1, 1, 1], [1, 1, 1, 1])),
     "a reward for being different is no failing judge": ("ok", lambda: paid(*[[1, 0, 0, 0]] * 4)),
     "rows that lack a part of their groups": ("suspect", lambda: with_parts({1, 6, 11})),
+    "the same text paid and not paid": ("suspect",
+        lambda: paid([1, 0, 1, 1], [0, 1, 1, 1], [1, 1, 1, 0], [1, 1, 1, 1])),
+    "a run that never says a thing twice cannot tell": ("unknown",
+        lambda: trace_of([[1, 0, 1, 0]] * 4, completion=[f"answer {at}" for at in range(16)])),
+    "a function that is not for a prompt is no failure": ("no suspect",
+        lambda: with_parts({0, 1, 2, 3, 4, 5, 6, 7})),
 })  # fmt: skip
