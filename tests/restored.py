@@ -15,19 +15,10 @@ from tests.tiny import tiny_model, tokenizer_with
 
 WORDS = ("one", "two", "three", "four", "five", "six")
 SETTINGS = {
-    "per_device_train_batch_size": 8,
-    "num_generations": 4,
-    "max_completion_length": 6,
-    "max_steps": 2,
-    "learning_rate": 1e-2,
-    "report_to": "none",
-    "use_cpu": True,
-    "bf16": False,
-    "gradient_checkpointing": False,
-    "disable_tqdm": True,
-    "save_strategy": "no",
-    "seed": 3,
-}
+    "per_device_train_batch_size": 8, "num_generations": 4, "max_completion_length": 6,
+    "max_steps": 2, "learning_rate": 1e-2, "report_to": "none", "use_cpu": True, "bf16": False,
+    "gradient_checkpointing": False, "disable_tqdm": True, "save_strategy": "no", "seed": 3,
+}  # fmt: skip
 asked = 0
 SEEN = {"times": [], "texts": Counter()}
 
@@ -288,39 +279,6 @@ class Transform:
         return self.rng.get_state()[1].tolist(), self.rng.get_state()[2]
 
 
-def _paid(make):
-    def build(folder, **changes):
-        reward, state = make()
-        return trainer_in(folder, reward=reward, **changes), state
-
-    return build
-
-
-def _stepped(kind):
-    def build(folder, **changes):
-        made = []
-        trainer = trainer_in(folder, optimizer=lambda w: made.append(kind(w)) or made[0], **changes)
-        return trainer, made[0].own
-
-    return build
-
-
-def _called(kind):
-    def build(folder, **changes):
-        callback = kind()
-        return trainer_in(folder, callbacks=[callback], **changes), callback.own
-
-    return build
-
-
-def _fed(make):
-    def build(folder, **changes):
-        data, state = make()
-        return trainer_in(folder, data=data, **changes), state
-
-    return build
-
-
 def drawn():
     data = Drawn()
     return data, data.own
@@ -333,16 +291,38 @@ def transformed():
     return data, transform.own
 
 
+class Training:
+    """A trainer with state in its rewards and, where given, in all else that a user may write."""
+
+    def __init__(self, paid, data=None, callback=None, optimizer=None):
+        self.paid, self.data, self.callback, self.optimizer = paid, data, callback, optimizer
+
+    def build(self, folder, **changes):
+        """The trainer, and for every place that keeps a state what it holds."""
+        reward, state = self.paid()
+        own, steppers = {"reward": state}, []
+        if self.data:
+            changes["data"], own["data"] = self.data()
+        if self.callback:
+            callback = self.callback()
+            changes["callbacks"], own["callback"] = [callback], callback.own
+        if self.optimizer:
+            changes["optimizer"] = lambda w: steppers.append(self.optimizer(w)) or steppers[0]
+            own["optimizer"] = lambda: steppers[0].own()
+        trainer = trainer_in(folder, reward=reward, **changes)
+        return trainer, lambda: {place: read() for place, read in own.items()}
+
+
 STATEFUL = {
-    "an optimizer around another": _stepped(Lookahead),
-    "a helper of the optimizer": _stepped(Helped),
-    "lists of tensors in the optimizer's state": _stepped(Factored),
-    "tensors that a callback updates in place": _called(Ema),
-    "an object of a callback": _called(Planned),
-    "a dataset with a generator": _fed(drawn),
-    "a transform of a dataset": _fed(transformed),
-    "an attribute of a reward function": _paid(of_function_attribute),
-    "a closure of a reward function": _paid(of_closure),
-    "a global of a reward function's module": _paid(of_module_global),
-    "an instance that pays": _paid(of_instance),
+    "a function's attribute, a generator, averaged weights, an optimizer around another": Training(
+        of_function_attribute, drawn, Ema, Lookahead
+    ),
+    "a closure, a transform, an object of a callback, a helper of the optimizer": Training(
+        of_closure, transformed, Planned, Helped
+    ),
+    "a global of a module and lists of tensors in the optimizer's state": Training(
+        of_module_global, optimizer=Factored
+    ),
+    "an instance that pays": Training(of_instance),
 }
+"""Eleven places that keep state, those that do not touch each other in one training."""

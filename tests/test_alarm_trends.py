@@ -43,26 +43,20 @@ def test_a_series_of_noise_seldom_wins_a_bet_however_often_one_looks():
     assert np.mean(won) <= 0.05
 
 
-@pytest.mark.parametrize(
-    ("values", "most"),
-    [
-        ([0.0] * 100, 100),
-        ((rng(3).random(200) < 0.2).astype(float), 100),
-        (np.arange(100) + rng().standard_normal(100), 20),
-    ],
-)
+@pytest.mark.parametrize(("values", "most"), [
+    ([0.0] * 100, 100),
+    ((rng(3).random(200) < 0.2).astype(float), 100),
+    (np.arange(100) + rng().standard_normal(100), 20),
+])  # fmt: skip
 def test_equal_values_and_a_series_that_rises_win_no_bet(values, most):
     assert odds(values) < most
 
 
-@pytest.mark.parametrize(
-    "values",
-    [
-        [*rng(1).normal(0, 1, 20), *rng(2).normal(-4, 1, 10)],
-        [*(np.linspace(0, 5, 80) + rng(1).normal(0, 1, 80)), *rng(2).normal(1, 1, 60)],
-        rng(1).standard_normal(800) - np.linspace(0, 2, 800),
-    ],
-)
+@pytest.mark.parametrize("values", [
+    [*rng(1).normal(0, 1, 20), *rng(2).normal(-4, 1, 10)],
+    [*(np.linspace(0, 5, 80) + rng(1).normal(0, 1, 80)), *rng(2).normal(1, 1, 60)],
+    rng(1).standard_normal(800) - np.linspace(0, 2, 800),
+])  # fmt: skip
 def test_a_fall_is_certain_within_ten_values_after_a_rise_or_slowly_in_the_end(values):
     assert odds(values) > 250
 
@@ -107,17 +101,14 @@ def test_a_smoothed_log_of_noise_is_not_said_to_fall():
     assert told <= 1
 
 
-@pytest.mark.parametrize(
-    ("column", "values", "alarms"),
-    [
-        ("entropy", np.repeat([1.2, 0.01], 20), ["entropy-gone"]),
-        ("completion_length", np.repeat([300.0, 1.0], 20), ["answers-vanish"]),
-        ("kl", np.repeat([0.02, 5.0], 20), ["kl-explodes"]),
-        ("entropy", np.linspace(1.2, 0.4, 60), []),
-        ("completion_length", np.linspace(300, 120, 60), []),
-        ("kl", np.linspace(0.001, 0.3, 60), []),
-    ],
-)
+@pytest.mark.parametrize(("column", "values", "alarms"), [
+    ("entropy", np.repeat([1.2, 0.01], 20), ["entropy-gone"]),
+    ("completion_length", np.repeat([300.0, 1.0], 20), ["answers-vanish"]),
+    ("kl", np.repeat([0.02, 5.0], 20), ["kl-explodes"]),
+    ("entropy", np.linspace(1.2, 0.4, 60), []),
+    ("completion_length", np.linspace(300, 120, 60), []),
+    ("kl", np.linspace(0.001, 0.3, 60), []),
+])  # fmt: skip
 def test_a_collapse_is_told_and_what_healthy_runs_do_is_none(column, values, alarms):
     values = values * rng().uniform(0.8, 1.2, len(values))
     assert [one.name for one in Trends().add(trace_of(**{column: values}))] == alarms

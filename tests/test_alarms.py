@@ -55,12 +55,6 @@ def test_a_broken_invariant_is_told_at_the_step_where_it_shows(tmp_path, capfd):
     assert capfd.readouterr().err.count(heard[0].title) == 1
 
 
-def test_a_healthy_run_is_left_in_peace(tmp_path):
-    alarms = flatline.Alarms()
-    trained(trainer_of(tmp_path, max_steps=STEPS), tmp_path / "run", alarms)
-    assert not alarms.told
-
-
 @pytest.mark.parametrize("fault", [False, True])
 def test_the_trained_weights_are_the_same_bit_for_bit(tmp_path, fault):
     def weights(folder, alarms):
@@ -80,10 +74,10 @@ def test_a_fault_can_end_the_run_with_a_checkpoint(tmp_path):
     assert [one.name for one in tmp_path.rglob("checkpoint-*")] == ["checkpoint-1"]
 
 
-def test_a_healthy_run_is_not_ended(tmp_path):
-    trainer = trainer_of(tmp_path, max_steps=STEPS)
-    trained(trainer, tmp_path / "run", flatline.Alarms(on_fault="stop"))
-    assert trainer.state.global_step == STEPS
+def test_a_healthy_run_is_left_in_peace(tmp_path):
+    trainer, alarms = trainer_of(tmp_path, max_steps=STEPS), flatline.Alarms(on_fault="stop")
+    trained(trainer, tmp_path / "run", alarms)
+    assert trainer.state.global_step == STEPS and not alarms.told
 
 
 def test_it_goes_through_the_callback_too(tmp_path):
@@ -174,15 +168,12 @@ def callback_of(name, attribute, client):
     return callback
 
 
-@pytest.mark.parametrize(
-    ("name", "attribute", "expected"),
-    [
-        ("WandbCallback", "_wandb", {"level": "ERROR"}),
-        ("TrackioCallback", "_trackio", {"level": "ERROR"}),
-        ("MLflowCallback", "_ml_flow", {"flatline.alarm.H09": None}),
-        ("TensorBoardCallback", "tb_writer", {"step": 7}),
-    ],
-)
+@pytest.mark.parametrize(("name", "attribute", "expected"), [
+    ("WandbCallback", "_wandb", {"level": "ERROR"}),
+    ("TrackioCallback", "_trackio", {"level": "ERROR"}),
+    ("MLflowCallback", "_ml_flow", {"flatline.alarm.H09": None}),
+    ("TensorBoardCallback", "tb_writer", {"step": 7}),
+])  # fmt: skip
 def test_the_tracker_of_the_run_is_told(name, attribute, expected):
     client = Client()
     tell([TrainerCallback(), callback_of(name, attribute, client)], ALARM)

@@ -101,8 +101,7 @@ def here(tmp_path_factory) -> Path:
 
 
 COMMANDS = [
-    ["show", "{run}"],
-    ["show", "{run}", "--step", "1"],
+    ["show", "{run}"], ["show", "{run}", "--step", "1"],
     ["show", "{run}", "--step", "1", "--rollout", "0"],
     ["show", "{run}", "--step", "1", "--rollout", "0", "--logprobs"],
     ["show", "{here}/" + IN_A_NAME + "-not-there"],
@@ -110,11 +109,9 @@ COMMANDS = [
     ["query", "{run}", "SELECT * FROM rollouts", "--json"],
     ["query", "{run}", f"SELECT '{TERMINAL}' AS \"{TERMINAL}\" FROM steps".replace("\x00", "")],
     ["query", "{run}", f"SELECT {IN_A_NAME}"],
-    ["diagnose", "{run}"],
-    ["diagnose", "{run}", "--json"],
+    ["diagnose", "{run}"], ["diagnose", "{run}", "--json"],
     ["diagnose", "{run}", "--github"],
-    ["diagnose", "{here}/log.jsonl"],
-    ["diagnose", "{here}/log.csv"],
+    ["diagnose", "{here}/log.jsonl"], ["diagnose", "{here}/log.csv"],
     ["diagnose", "{here}/" + IN_A_NAME + ".json"],
     ["diagnose", "{here}/settings.toml"],
     ["diagnose", "{here}/broken.jsonl"],
@@ -139,9 +136,8 @@ COMMANDS = [
     ["ui", "{here}/" + IN_A_NAME + "-not-there"],
     ["ui", "{here}", "--host", IN_A_NAME],
     ["evaluate", "gsm8k", "--data", "{here}/broken.jsonl"],
-    [IN_A_NAME],
-    ["diagnose", f"--{IN_A_NAME}"],
-]
+    [IN_A_NAME], ["diagnose", f"--{IN_A_NAME}"],
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("words", COMMANDS, ids=lambda words: visible_id(words))
@@ -239,15 +235,12 @@ def test_a_hostile_title_does_not_break_the_journal_it_is_written_into(here):
     assert all(file.parent == folder / "hypotheses" for file in (entry.file for entry in own))
 
 
-@pytest.mark.parametrize(
-    "value",
-    [
-        "!!python/object/apply:os.system ['touch {made}']",
-        "!!python/object/new:subprocess.Popen [['touch', '{made}']]",
-        "!!python/name:os.system",
-        "!<tag:yaml.org,2002:python/module:os> x",
-    ],
-)
+@pytest.mark.parametrize("value", [
+    "!!python/object/apply:os.system ['touch {made}']",
+    "!!python/object/new:subprocess.Popen [['touch', '{made}']]",
+    "!!python/name:os.system",
+    "!<tag:yaml.org,2002:python/module:os> x",
+])  # fmt: skip
 def test_no_tag_of_yaml_builds_an_object(tmp_path, value):
     made = tmp_path / "made"
     text = f"---\ncode: H03\ntitle: x\nnote: {value.format(made=made)}\n---\n"

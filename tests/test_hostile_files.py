@@ -183,20 +183,10 @@ def test_a_number_that_no_float_can_hold_is_refused(value):
         RunConfig(learning_rate=value)
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"arms": 3},
-        {"arms": [{}]},
-        {"looks": None},
-        {"negative_seeds": "x"},
-        {"name": 5},
-        {"smallest_effect": "much"},
-        {"alpha": 10**400},
-        {"strange": 1},
-        {"arms": None},
-    ],
-)
+@pytest.mark.parametrize("change", [
+    {"arms": 3}, {"arms": [{}]}, {"looks": None}, {"negative_seeds": "x"}, {"name": 5},
+    {"smallest_effect": "much"}, {"alpha": 10**400}, {"strange": 1}, {"arms": None},
+])  # fmt: skip
 def test_a_plan_of_another_shape_is_refused_although_its_digest_fits(tmp_path, change):
     from flatline.experiment import register
     from tests.experiments import config_plan

@@ -57,34 +57,27 @@ def test_a_pipe_is_refused_before_anybody_waits_for_it(tmp_path):
     assert "is a pipe or a device" in refusal(tmp_path / "log.jsonl")
 
 
-@pytest.mark.parametrize(
-    ("name", "content", "expected"),
-    [
-        ("log.jsonl", b"", "is empty"),
-        ("log.json", b"  \n", "is empty"),
-        ("log.csv", b"step,reward\n", "holds no rows"),
-        ("log.csv", b"1,0.5\n2,0.25\n", "Add a first line"),
-        (
-            "log.json",
-            b'{"a log": [{"sees": "x", "must": true}]}',
-            "no row with a step and a number",
-        ),
-        ("log.jsonl", b"\xef\xbb\xbf", "holds no rows"),
-        ("log.json", b"[]", "holds no rows"),
-        ("log.json", b"{}", "no list of rows"),
-        ("log.json", b"3", "no list of rows"),
-        ("log.json", b'{"log_history": [', "line 1 is not JSON"),
-        ("log.jsonl", b"nonsense\n", "line 1: not JSON"),
-        ("log.jsonl", b'{"step": 1, "name": "x"}\n', "no row with a step and a number"),
-        ("log.json", b"[" * 100_000, "not JSON that can be read"),
-        ("log.jsonl", b"\x1f\x8b\x08\x00binary", "zero byte"),
-        ("log.bin", b"\x89PNG\r\n\x1a\n\xff\xfe", "not UTF-8"),
-        ("log.txt", b"hello\n", "which no log does"),
-        ("run.wandb", b"junk", "no W&B run file"),
-        ("run.wandb", b":W&B\xe1\xbe\x00" + b"junk" * 9, "holds no rows"),
-        ("events.out.tfevents.1", b"junk" * 9, "damaged length"),
-    ],
-)
+@pytest.mark.parametrize(("name", "content", "expected"), [
+    ("log.jsonl", b"", "is empty"),
+    ("log.json", b"  \n", "is empty"),
+    ("log.csv", b"step,reward\n", "holds no rows"),
+    ("log.csv", b"1,0.5\n2,0.25\n", "Add a first line"),
+    ("log.json", b'{"a log": [{"sees": "x", "must": true}]}', "no row with a step and a number"),
+    ("log.jsonl", b"\xef\xbb\xbf", "holds no rows"),
+    ("log.json", b"[]", "holds no rows"),
+    ("log.json", b"{}", "no list of rows"),
+    ("log.json", b"3", "no list of rows"),
+    ("log.json", b'{"log_history": [', "line 1 is not JSON"),
+    ("log.jsonl", b"nonsense\n", "line 1: not JSON"),
+    ("log.jsonl", b'{"step": 1, "name": "x"}\n', "no row with a step and a number"),
+    ("log.json", b"[" * 100_000, "not JSON that can be read"),
+    ("log.jsonl", b"\x1f\x8b\x08\x00binary", "zero byte"),
+    ("log.bin", b"\x89PNG\r\n\x1a\n\xff\xfe", "not UTF-8"),
+    ("log.txt", b"hello\n", "which no log does"),
+    ("run.wandb", b"junk", "no W&B run file"),
+    ("run.wandb", b":W&B\xe1\xbe\x00" + b"junk" * 9, "holds no rows"),
+    ("events.out.tfevents.1", b"junk" * 9, "damaged length"),
+])  # fmt: skip
 def test_a_file_that_cannot_be_used_is_refused_by_name(tmp_path, name, content, expected):
     message = refusal(written(tmp_path, name, content))
     assert expected in message

@@ -174,14 +174,11 @@ def test_sections_of_a_block_keep_what_they_name_apart(read):
 # Evaluations.
 
 
-@pytest.mark.parametrize(
-    ("log", "rows", "evaluated"),
-    [
-        ("sixth/slurm-48213.out", 160, [40, 80, 120, 160]),
-        ("seventh/reasoning_async.log", 300, list(range(0, 300, 25))),
-        ("eighth/nemo_rl_driver.log", 200, list(range(10, 201, 10))),
-    ],
-)
+@pytest.mark.parametrize(("log", "rows", "evaluated"), [
+    ("sixth/slurm-48213.out", 160, [40, 80, 120, 160]),
+    ("seventh/reasoning_async.log", 300, list(range(0, 300, 25))),
+    ("eighth/nemo_rl_driver.log", 200, list(range(10, 201, 10))),
+])  # fmt: skip
 def test_evaluations_between_rows_are_of_the_step_that_they_belong_to(log, rows, evaluated):
     trace = open_log(LOGS / log)
     assert len(trace.steps) == rows
@@ -195,14 +192,11 @@ def test_two_processes_without_names_print_no_row_twice():
     assert np.isfinite(trace.steps["heldout_reward"]).sum() == 9
 
 
-@pytest.mark.parametrize(
-    ("line", "name", "value"),
-    [
-        ("  >> eval step 20: gsm_hard acc 0.410 (n=600) len 640", "eval/gsm_hard/acc", 0.41),
-        ("Evaluation at step 20 | accuracy: 41.0% | len 640", "eval/accuracy", 0.41),
-        ("[validation] global_step=20 math pass@1=0.41", "eval/math/pass@1", 0.41),
-    ],
-)
+@pytest.mark.parametrize(("line", "name", "value"), [
+    ("  >> eval step 20: gsm_hard acc 0.410 (n=600) len 640", "eval/gsm_hard/acc", 0.41),
+    ("Evaluation at step 20 | accuracy: 41.0% | len 640", "eval/accuracy", 0.41),
+    ("[validation] global_step=20 math pass@1=0.41", "eval/math/pass@1", 0.41),
+])  # fmt: skip
 def test_an_evaluation_in_a_line_of_its_own_is_of_the_step_that_it_names(read, line, name, value):
     trace = read(ROWS + line + "\n")
     assert trace.metric(name)[trace.steps["step"] == 20].tolist() == [value]
@@ -240,16 +234,13 @@ def test_an_evaluation_before_the_first_step_is_of_step_0_and_settings_there_are
 # How a log ends.
 
 
-@pytest.mark.parametrize(
-    "error",
-    [
-        "ValueError: no prompts are left",
-        "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.",
-        "RuntimeError: CUDA error: device-side assert triggered",
-        "slurmstepd: error: *** JOB 17 CANCELLED DUE TO TIME LIMIT ***",
-        "Killed",
-    ],
-)
+@pytest.mark.parametrize("error", [
+    "ValueError: no prompts are left",
+    "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.",
+    "RuntimeError: CUDA error: device-side assert triggered",
+    "slurmstepd: error: *** JOB 17 CANCELLED DUE TO TIME LIMIT ***",
+    "Killed",
+])  # fmt: skip
 @pytest.mark.parametrize("before", ["", "(Runner pid=7) ", "[rank0]: "])
 def test_a_log_that_ends_with_an_error_is_told_so_first_and_is_not_healthy(read, error, before):
     end = f"{before}Traceback (most recent call last):\n{before}{error}\n"

@@ -9,17 +9,14 @@ from tests.log_files import refusal, written
 
 
 @pytest.mark.parametrize("end", ["\r", "\r\n", "\n"])
-@pytest.mark.parametrize(
-    ("name", "rows"),
-    [
-        ("log.csv", ["step,reward", "1,0.5", "2,0.25"]),
-        ("log.tsv", ["step\treward", "1\t0.5", "2\t0.25"]),
-        ("log", ["step,reward", "1,0.5", "2,0.25"]),
-        ("log.jsonl", ['{"step":1,"reward":0.5}', '{"step":2,"reward":0.25}']),
-        ("log.json", ["[", '{"step":1,"reward":0.5},', '{"step":2,"reward":0.25}', "]"]),
-        ("log.txt", [f"step:{at} - loss:0.1 - kl:0.1 - reward:{0.5 / at}" for at in (1, 2)]),
-    ],
-)
+@pytest.mark.parametrize(("name", "rows"), [
+    ("log.csv", ["step,reward", "1,0.5", "2,0.25"]),
+    ("log.tsv", ["step\treward", "1\t0.5", "2\t0.25"]),
+    ("log", ["step,reward", "1,0.5", "2,0.25"]),
+    ("log.jsonl", ['{"step":1,"reward":0.5}', '{"step":2,"reward":0.25}']),
+    ("log.json", ["[", '{"step":1,"reward":0.5},', '{"step":2,"reward":0.25}', "]"]),
+    ("log.txt", [f"step:{at} - loss:0.1 - kl:0.1 - reward:{0.5 / at}" for at in (1, 2)]),
+])  # fmt: skip
 def test_any_line_end_ends_a_line(tmp_path, name, rows, end):
     for text in (end.join(rows), end.join(rows) + end):
         path = written(tmp_path, name, text.encode())
@@ -74,14 +71,11 @@ def test_a_table_of_runs_is_no_log_and_what_to_export_is_said(tmp_path, content)
     assert "scan_history" in said and "mlflow:" in said
 
 
-@pytest.mark.parametrize(
-    "rows",
-    [
-        "run,state,created,step,reward\na,running,10:00,1,0.5\na,running,10:01,2,0.25\n",
-        "name,runtime,step,reward\na,3,1,0.5\na,6,2,0.25\n",
-        "name,state,step,reward\nfirst,warming up,1,0.5\nsecond,training,2,0.25\n",
-        "step,reward,status,created\n1,0.5,running,10:00\n2,0.25,finished,10:01\n",
-    ],
-)
+@pytest.mark.parametrize("rows", [
+    "run,state,created,step,reward\na,running,10:00,1,0.5\na,running,10:01,2,0.25\n",
+    "name,runtime,step,reward\na,3,1,0.5\na,6,2,0.25\n",
+    "name,state,step,reward\nfirst,warming up,1,0.5\nsecond,training,2,0.25\n",
+    "step,reward,status,created\n1,0.5,running,10:00\n2,0.25,finished,10:01\n",
+])  # fmt: skip
 def test_a_log_that_writes_its_run_into_every_row_is_still_one_of_steps(tmp_path, rows):
     assert list(open_log(written(tmp_path, "log.csv", rows)).steps["reward"]) == [0.5, 0.25]

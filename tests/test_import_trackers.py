@@ -112,13 +112,10 @@ def test_a_chart_saved_from_wandb_is_read_without_the_name_of_its_run(tmp_path, 
     assert trace.metric_names == ["train/reward"]
 
 
-@pytest.mark.parametrize(
-    "table",
-    [
-        "Step,a - train/reward,b - train/reward\n1,2,3\n",
-        "run_id,key,value,step\na,reward,1,1\nb,reward,1,1\n",
-    ],
-)
+@pytest.mark.parametrize("table", [
+    "Step,a - train/reward,b - train/reward\n1,2,3\n",
+    "run_id,key,value,step\na,reward,1,1\nb,reward,1,1\n",
+])  # fmt: skip
 def test_a_table_of_two_runs_is_refused(tmp_path, table):
     assert "holds 2 runs: 'a', 'b'" in refusal(written(tmp_path, "chart.csv", table))
 

@@ -86,16 +86,10 @@ def test_columns_become_numpy_as_arrow_has_them():
     assert plain(pa.chunked_array([], pa.int32())).dtype == np.int32
 
 
-@pytest.mark.parametrize(
-    "metrics",
-    [
-        [{"a": 1.0, "é": float("nan")}, {}, {"a": 2.5}],
-        [{"a": 1.0}, None],
-        [{"a": None}],
-        [{"a": 1}],
-        [{"\udce9": 1.0}],
-    ],
-)
+@pytest.mark.parametrize("metrics", [
+    [{"a": 1.0, "é": float("nan")}, {}, {"a": 2.5}],
+    [{"a": 1.0}, None], [{"a": None}], [{"a": 1}], [{"\udce9": 1.0}],
+])  # fmt: skip
 def test_numbers_under_any_name_become_a_column(metrics):
     rows = [{"step": at, "kl": 0.5, "metrics": one} for at, one in enumerate(metrics)]
     batch = to_batch("steps", rows)

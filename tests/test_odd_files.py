@@ -226,19 +226,12 @@ def test_looking_at_a_run_never_writes_through_a_link_in_the_place_of_its_lock(c
 
 
 @pytest.mark.parametrize("kind", ["a pipe", "a link that leads out", "a link to a device"])
-@pytest.mark.parametrize(
-    "name",
-    [
-        "trainer_state.json",
-        "metrics.jsonl",
-        "checkpoint-3/trainer_state.json",
-        "wandb/run-1/run-1.wandb",
-        "events.out.tfevents.1",
-        "0.jsonl",
-        "traces/stream/00000.jsonl",
-        "mlflow.db",
-    ],
-)
+@pytest.mark.parametrize("name", [
+    "trainer_state.json", "metrics.jsonl",
+    "checkpoint-3/trainer_state.json",
+    "wandb/run-1/run-1.wandb", "events.out.tfevents.1", "0.jsonl", "traces/stream/00000.jsonl",
+    "mlflow.db",
+])  # fmt: skip
 def test_an_odd_log_in_a_folder_is_refused_by_name(tmp_path, name, kind):
     folder = tmp_path / "log"
     (folder / name).parent.mkdir(parents=True)

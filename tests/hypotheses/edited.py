@@ -5,8 +5,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import pytest
 from tests.traces import M, healthy_rows, run_facts
 
+from flatline.errors import NotRecorded
 from flatline.live.records import Batch, ContextEffect
 from flatline.trace import Trace
 
@@ -91,3 +93,34 @@ def effect(
 def subject(**measurements: Any) -> Any:
     """What a probe sees; callables are methods."""
     return SimpleNamespace(**{"settings": {"bf16": False}, **measurements})
+
+
+def altered(
+    table: str, edit: Edit, *, settings: dict[str, Any] | None = None, **shape: Any
+) -> Trace:
+    """A healthy trace after `edit` changed each row of a table, from the first step on."""
+    rows = healthy_rows(**shape)
+    for row in rows[table]:
+        if row["step"]:
+            edit(row)
+    return Trace.from_rows(run=run_facts(**(settings or {})), **rows)
+
+
+def levels_of(
+    look: Callable[[Any], Any] | None, cases: dict[str, tuple[str, Callable[[], Any]]]
+) -> Any:
+    """A test: `look`, a sign or a probe, finds each case to be of its level.
+
+    Without a `look` a case is itself what was found. "no fault" is any other level, and a case may
+    be "not recorded"."""
+
+    @pytest.mark.parametrize(("level", "made"), cases.values(), ids=cases.keys())
+    def test(level: str, made: Callable[[], Any]) -> None:
+        try:
+            found = look(made()) if look else made()
+        except NotRecorded as error:
+            assert level == "not recorded", error
+        else:
+            assert (found.level == level.removeprefix("no ")) is not level.startswith("no "), found
+
+    return test

@@ -19,14 +19,9 @@ from flatline.hypotheses.departure import CODES
 from flatline.trace import Trace
 
 HEADINGS = [
-    "What goes wrong",
-    "Sign",
-    "Probe",
-    "Experiment",
-    "Fix",
-    "Not to be confused with",
+    "What goes wrong", "Sign", "Probe", "Experiment", "Fix", "Not to be confused with",
     "References",
-]
+]  # fmt: skip
 BETWEEN_PROCESSES = "H60"
 """Its faults exist only where several processes train: planted in tests/ranks_child.py."""
 OF_IMAGES = "H67"
@@ -129,16 +124,13 @@ def test_a_hypothesis_is_found_however_it_is_written(text):
     assert find(text).id == "H09"
 
 
-@pytest.mark.parametrize(
-    "text, meant",
-    [
-        ("loss-mask-as-atention", "Did you mean H09 loss-mask-as-attention"),
-        ("kl", "Did you mean H03 kl-divergence, H31 kl-anchor"),
-        ("temperature", "Did you mean H21 sampling-parameters?"),
-        ("", "''.\n`flatline explain` lists all"),
-        ("9" * 5000, "`flatline explain` lists all"),
-    ],
-)
+@pytest.mark.parametrize("text, meant", [
+    ("loss-mask-as-atention", "Did you mean H09 loss-mask-as-attention"),
+    ("kl", "Did you mean H03 kl-divergence, H31 kl-anchor"),
+    ("temperature", "Did you mean H21 sampling-parameters?"),
+    ("", "''.\n`flatline explain` lists all"),
+    ("9" * 5000, "`flatline explain` lists all"),
+])  # fmt: skip
 def test_a_name_that_nothing_has_gets_the_nearest(text, meant):
     with pytest.raises(ConfigError) as error:
         find(text)

@@ -40,6 +40,8 @@ FIELDS = [
     ("H05", {}, "reward", "exact_match"),
     ("H06", {}, "peft", False),
     ("H06", {"peft": False, "sampler_weights": "copy"}, "sampler_weights", "live"),
+    ("H18", {"sampler_weights": "copy"}, "sampler_weights", "live"),
+    ("H20", {"bf16": True}, "bf16", False),
     ("H21", {"top_k": 20, "top_p": 0.95}, "top_k", 0),
     ("H21", {"top_p": 0.95, "min_p": 0.1}, "top_p", 1.0),
     ("H21", {"min_p": 0.1}, "min_p", 0.0),
@@ -48,9 +50,20 @@ FIELDS = [
     ("H24", {"learning_rate": 1.0, "peft": False}, "learning_rate", LAB_RATES["full"]),
     ("H24", {"learning_rate": 1.0, "model": "m"}, "learning_rate", USUAL_RATES["lora"]),
     ("H26", {"gradient_checkpointing": True}, "gradient_checkpointing", False),
+    ("H27", {"max_grad_norm": 0.01}, "max_grad_norm", 1.0),
+    ("H29", {"epsilon": 0.01, "num_iterations": 2}, "epsilon", 0.2),
+    ("H30", {"temperature": 0.5}, "temperature", 1.0),
+    ("H31", {"kl_beta": 0.04}, "kl_beta", 0.0),
     ("H32", {}, "num_generations", 16),
+    ("H34", {"temperature": 0.5}, "temperature", 1.0),
+    ("H35", {"loss_type": "grpo"}, "loss_type", "dapo"),
+    ("H35", {"loss_type": "dr_grpo"}, "loss_type", "grpo"),
+    ("H36", {"reward": "exact_match"}, "reward", "combined"),
+    ("H37", {}, "reward", "exact_match"),
+    ("H42", {"max_turns": 4}, "max_turns", 8),
     ("H44", {"order": "hops"}, "order", "shuffled"),
     ("H44", {"order": "file"}, "order", "shuffled"),
+    ("H45", {}, "retriever", "golden"),
 ]
 NOTHING_TO_TAKE_AWAY = [
     ("H01", {"scale_rewards": "none"}),
@@ -66,9 +79,16 @@ NOTHING_TO_TAKE_AWAY = [
     ("H24", {}),
     ("H24", {"learning_rate": LAB_RATES["lora"]}),
     ("H26", {}),
+    ("H27", {"max_grad_norm": 0.0}),
+    ("H29", {"epsilon": 0.01}),  # with one pass it changes nothing
     ("H32", {"batch_size": 8}),
+    ("H37", {"reward": "format"}),
+    ("H42", {"task": "gsm8k"}),
     ("H44", {}),
-    *((code, {}) for code in ("H02", "H07", "H08", "H09", "H10", "H11", "H17", "H33", "H39")),
+    ("H45", {"retriever": "golden"}),
+    ("H45", {"task": "toolmath"}),
+    *((code, {}) for code in ("H02", "H07", "H08", "H09", "H10", "H11", "H17", "H18", "H20")),
+    *((code, {}) for code in ("H27", "H30", "H31", "H33", "H34", "H36", "H39")),
 ]
 
 

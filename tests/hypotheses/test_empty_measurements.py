@@ -11,6 +11,7 @@ import re
 import warnings
 from collections.abc import Iterator
 from dataclasses import fields, is_dataclass
+from functools import cache
 from types import SimpleNamespace
 from typing import Any, get_args, get_origin, get_type_hints
 
@@ -188,10 +189,16 @@ def traces():
     return {name: make() for name, make in (EMPTY | CONSTANT | NO_LOSS).items()}
 
 
+@pytest.fixture(scope="module")
+def sign_of(traces):
+    """What a hypothesis finds in a trace, looked up once."""
+    return cache(lambda hypothesis, name: looked(hypothesis.sign, traces[name]))
+
+
 @signs
-def test_what_is_missing_from_a_trace_raises_no_alarm(hypothesis, traces):
+def test_what_is_missing_from_a_trace_raises_no_alarm(hypothesis, sign_of):
     for name in EMPTY:
-        finding = looked(hypothesis.sign, traces[name])
+        finding = sign_of(hypothesis, name)
         assert_in_words(finding)
         if finding is not None and finding.level in ALARMS:
             told = any(word in finding.text for word in ("no number", "not a number", "NaN"))
@@ -199,15 +206,15 @@ def test_what_is_missing_from_a_trace_raises_no_alarm(hypothesis, traces):
 
 
 @signs
-def test_what_never_changes_in_a_trace_is_told_in_words(hypothesis, traces):
+def test_what_never_changes_in_a_trace_is_told_in_words(hypothesis, sign_of):
     for name in CONSTANT:
-        assert_in_words(looked(hypothesis.sign, traces[name]))
+        assert_in_words(sign_of(hypothesis, name))
 
 
 @signs
-def test_a_trace_without_a_trained_token_is_an_alarm_of_its_cause_alone(hypothesis, traces):
+def test_a_trace_without_a_trained_token_is_an_alarm_of_its_cause_alone(hypothesis, sign_of):
     for name in NO_LOSS:
-        finding = looked(hypothesis.sign, traces[name])
+        finding = sign_of(hypothesis, name)
         assert_in_words(finding)
         if finding is not None and finding.level is Level.FAULT:
             assert hypothesis.id in SAY_NO_LOSS, (name, finding.text)
@@ -220,8 +227,7 @@ LONG = {**SIZE, "steps": 12}
 MUST_SEE = {
     "H01": ["rollouts.reward"],
     "H02": ["tokens.author", "tokens.trained"],
-    "H03": ["steps.kl"],
-    "H04": ["rollouts.finish"],
+    "H03": ["steps.kl"], "H04": ["rollouts.finish"],
     "H05": ["rollouts.reward", "rollouts.parts"],
     "H06": ["tokens.author", "tokens.trained", "tokens.sampler", "tokens.trainer"],
     "H07": ["tokens.author", "tokens.trained"],
@@ -237,15 +243,11 @@ MUST_SEE = {
     "H19": ["steps.logprob_gap"],
     "H20": ["tokens.author", "tokens.trained", "tokens.sampler", "tokens.trainer"],
     "H21": ["tokens.author", "tokens.trained", "tokens.sampler", "tokens.trainer"],
-    "H24": ["rollouts.reward"],
-    "H25": ["weights.changed_share"],
-    "H26": ["weights.update_norm"],
+    "H24": ["rollouts.reward"], "H25": ["weights.changed_share"], "H26": ["weights.update_norm"],
     "H27": ["steps.grad_norm", "weights.size"],
-    "H29": ["steps.ratio_max"],
-    "H30": ["steps.entropy"],
+    "H29": ["steps.ratio_max"], "H30": ["steps.entropy"],
     "H31": ["steps.kl", "rollouts.advantage"],
-    "H32": ["rollouts.reward"],
-    "H33": ["rollouts.prompt_id"],
+    "H32": ["rollouts.reward"], "H33": ["rollouts.prompt_id"],
     "H35": ["rollouts.reward", "rollouts.advantage", "rollouts.model_tokens"],
     "H36": ["rollouts.reward", "rollouts.parts", "rollouts.supporting_seen"],
     "H37": ["rollouts.reward", "rollouts.parts"],
@@ -253,17 +255,13 @@ MUST_SEE = {
     "H39": ["rollouts.completion", "rollouts.gold"],
     "H40": ["rollouts.hops", "rollouts.reward", "rollouts.parts"],
     "H41": ["rollouts.tool_calls", "rollouts.tool_errors+rollouts.malformed_calls"],
-    "H42": ["rollouts.finish"],
-    "H43": ["rollouts.tool_calls"],
-    "H44": ["rollouts.hops"],
-    "H45": ["rollouts.parts"],
-    "H47": ["rollouts.reward"],
+    "H42": ["rollouts.finish"], "H43": ["rollouts.tool_calls"], "H44": ["rollouts.hops"],
+    "H45": ["rollouts.parts"], "H47": ["rollouts.reward"],
     "H48": ["rollouts.reward", "steps.metrics"],
-    "H60": ["rollouts.prompt_id"],
-    "H63": ["steps.logprob_gap"],
+    "H60": ["rollouts.prompt_id"], "H63": ["steps.logprob_gap"],
     "H65": ["rollouts.trained_tokens"],
     "H68": ["rollouts.reward", "rollouts.completion"],
-}
+}  # fmt: skip
 """What each hypothesis must have seen before it rules itself out in a healthy run: any of these
 alone, or those joined by a plus together, is missing, and there is no all-clear."""
 OF_IDS = {"H16": "ids of prompts", "H34": "ids of completions"}
@@ -298,9 +296,11 @@ def is_clear(finding):
 
 
 @signs
-def test_an_all_clear_has_looked_at_something_or_a_recorded_setting_excludes_it(hypothesis, traces):
+def test_an_all_clear_has_looked_at_something_or_a_recorded_setting_excludes_it(
+    hypothesis, traces, sign_of
+):
     for name, trace in traces.items():
-        finding = looked(hypothesis.sign, trace)
+        finding = sign_of(hypothesis, name)
         if is_clear(finding) and finding.excluded_by:
             assert finding.excluded_by in trace.settings, (name, finding)
         elif is_clear(finding):

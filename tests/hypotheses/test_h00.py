@@ -1,3 +1,5 @@
+from tests.hypotheses.edited import levels_of
+
 from flatline.hypotheses.base import Level
 from flatline.hypotheses.h00_positive_control import RUNGS, Climb, PositiveControl
 from flatline.stats import Estimate
@@ -15,24 +17,6 @@ def climb(rung, gain, before=0.6):
     return Climb(rung=rung, before=before, gain=gain)
 
 
-def test_the_first_rung_that_fails_names_the_subsystem():
-    found = PositiveControl().judge([climb(FORMAT, UP), climb(PROMPT, FLAT)])
-    assert found.level is Level.SUSPECT
-    assert "`retrieval_recall`" in found.text and "attention mask" in found.text
-    assert len(found.evidence) == 2
-
-
-def test_all_rungs_climbed_clears_the_stack():
-    found = PositiveControl().judge([climb(rung, UP) for rung in RUNGS["musique"]])
-    assert found.level is Level.OK
-
-
-def test_a_rung_that_may_have_moved_is_not_called_failed():
-    found = PositiveControl().judge([climb(FORMAT, UP), climb(PROMPT, WIDE)])
-    assert found.level is Level.UNKNOWN
-    assert "retrieval_recall" in found.text
-
-
 def test_a_part_at_its_maximum_has_no_room_to_rise():
     flat_at_the_top = climb(FORMAT, FLAT, before=0.99)
     assert flat_at_the_top.outcome == "no room"
@@ -42,3 +26,13 @@ def test_a_part_at_its_maximum_has_no_room_to_rise():
 def test_every_task_has_a_ladder_that_begins_without_context():
     assert set(RUNGS) == {task.name for task in TASKS}
     assert all(rungs[0].part == "format" and len(rungs) >= 2 for rungs in RUNGS.values())
+
+
+test_levels = levels_of(None, {
+    "the first rung that fails names the subsystem": ("suspect",
+        lambda: PositiveControl().judge([climb(FORMAT, UP), climb(PROMPT, FLAT)])),
+    "all rungs climbed clears the stack": ("ok",
+        lambda: PositiveControl().judge([climb(rung, UP) for rung in RUNGS["musique"]])),
+    "a rung that may have moved is not called failed": ("unknown",
+        lambda: PositiveControl().judge([climb(FORMAT, UP), climb(PROMPT, WIDE)])),
+})  # fmt: skip

@@ -4,8 +4,8 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from tests.hypotheses.edited import subject
-from tests.traces import healthy_rows, healthy_trace, rollout_rows, run_facts, trace_of
+from tests.hypotheses.edited import altered, levels_of, subject
+from tests.traces import rollout_rows, run_facts, trace_of
 
 from flatline.errors import NotRecorded
 from flatline.hypotheses.base import Level
@@ -26,34 +26,9 @@ def crumbs(steps=6, *, size=0.003, rise=0.0, **settings):
     return Trace.from_rows(run=run_facts(**settings), rollouts=rows)
 
 
-def test_groups_that_differ_by_crumbs_are_suspected_with_their_rewards():
-    found = H.sign(crumbs())
-    assert found.level is Level.SUSPECT
-    assert "0.5" in found.evidence[0].text
-
-
-def test_the_largest_advantage_is_told_beside_what_is_possible():
-    text = H.sign(trace_of([[0.0] * 7 + [1.0]] * 8)).text
-    assert "largest advantage is 2.47; groups of 8 allow 2.47" in text
-
-
-def test_a_run_that_rises_all_the_same_is_only_noted():
-    assert H.sign(crumbs(12, rise=0.03)).level is Level.NOTE
-
-
 @pytest.mark.parametrize("scaling", ["none", "batch", False])
 def test_it_does_not_apply_without_division_by_the_groups_spread(scaling):
-    assert "Does not apply" in H.sign(crumbs(scale_rewards=scaling)).text
-
-
-def test_healthy_runs_are_ruled_out():
-    assert H.sign(healthy_trace()).level is Level.OK
-    assert H.sign(healthy_trace(generations=16, prompts=4)).level is Level.OK
-
-
-def test_small_rewards_are_not_crumbs_where_all_rewards_are_small():
-    small = (np.random.default_rng(0).random((16, 8)) * 1e-3).tolist()
-    assert H.sign(trace_of(small)).level is Level.OK
+    assert H.sign(crumbs(scale_rewards=scaling)).level is Level.OK
 
 
 def only_crumbs(*, follow):
@@ -69,11 +44,6 @@ def only_crumbs(*, follow):
     return Trace.from_rows(run=run_facts(), rollouts=rows)
 
 
-def test_a_run_of_crumbs_alone_is_suspected_where_they_say_nothing_of_the_answer():
-    assert H.sign(only_crumbs(follow=False)).level is Level.SUSPECT
-    assert H.sign(only_crumbs(follow=True)).level is Level.OK
-
-
 def test_the_probe_knows_what_gold_earns_where_the_batch_holds_crumbs_alone():
     batch = trace_of((1 + np.random.default_rng(0).normal(0, 3e-3, (8, 8))).tolist())
 
@@ -86,16 +56,31 @@ def test_the_probe_knows_what_gold_earns_where_the_batch_holds_crumbs_alone():
     assert H.probe(subject(oracle=no_task, trace=batch)).level is Level.OK
 
 
-def test_equal_rewards_are_left_to_h32_and_missing_ones_say_nothing():
-    assert H.sign(trace_of([[0.5] * 8] * 8)).level is Level.UNKNOWN
-    assert H.sign(trace_of([[np.nan] * 8] * 8)).level is Level.UNKNOWN
-    assert H.sign(trace_of([[1.0], [0.0]])).level is Level.UNKNOWN
-
-
 def test_advantages_that_are_no_numbers_are_a_fault():
-    rows = healthy_rows(steps=4)
-    for row in rows["rollouts"]:
-        row["advantage"] = np.nan if row["step"] == 3 else row["advantage"]
-    found = H.sign(Trace.from_rows(run=run_facts(), **rows))
+    found = H.sign(
+        altered(
+            "rollouts",
+            lambda row: row.update(advantage=np.nan if row["step"] == 3 else row["advantage"]),
+            steps=4,
+        )
+    )
     assert found.level is Level.FAULT
     assert "from step 3 on" in found.text
+
+
+test_levels_of_the_sign = levels_of(H.sign, {
+    "groups that differ by crumbs are suspected with their rewards": ("suspect", lambda: crumbs()),
+    "a run that rises all the same": ("note", lambda: crumbs(12, rise=0.03)),
+    "a run of crumbs alone is suspected where they say nothing of the answer (2)": ("ok",
+        lambda: only_crumbs(follow=True)),
+    "a run of crumbs alone is suspected where they say nothing of the answer": ("suspect",
+        lambda: only_crumbs(follow=False)),
+    "equal rewards are left to h32 and missing ones say nothing": ("unknown",
+        lambda: trace_of([[0.5] * 8] * 8)),
+    "equal rewards are left to h32 and missing ones say nothing (2)": ("unknown",
+        lambda: trace_of([[np.nan] * 8] * 8)),
+    "equal rewards are left to h32 and missing ones say nothing (3)": ("unknown",
+        lambda: trace_of([[1.0], [0.0]])),
+    "small rewards are not crumbs where all rewards are small": ("ok",
+        lambda: trace_of((np.random.default_rng(0).random((16, 8)) * 0.001).tolist())),
+})  # fmt: skip

@@ -2,9 +2,9 @@
 
 import numpy as np
 import pytest
-from tests.traces import M, T, healthy_rows, healthy_trace, rollout_rows, run_facts, trace_of
+from tests.hypotheses.edited import levels_of
+from tests.traces import M, T, healthy_rows, rollout_rows, run_facts, trace_of
 
-from flatline.errors import NotRecorded
 from flatline.hypotheses.base import Level
 from flatline.hypotheses.h04_context_truncation import ContextTruncation
 from flatline.trace import Trace
@@ -29,22 +29,6 @@ def observations(lengths):
     return Trace.from_rows(run=run_facts(), rollouts=rollouts, tokens=tokens)
 
 
-def test_documents_that_were_left_out_are_suspected():
-    trace = trace_of(GROUPS, finish="answered", documents_dropped=[0, 1] * 24)
-    assert H04.sign(trace).level is Level.SUSPECT
-
-
-def test_a_full_context_is_suspected():
-    finding = H04.sign(trace_of(GROUPS, finish=["context", "answered"] * 24))
-    assert finding.level is Level.SUSPECT
-    assert finding.evidence[0].rollout == 0
-
-
-def test_completions_that_are_cut_off_are_suspected_when_many():
-    assert H04.sign(trace_of(GROUPS, finish=["length", "eos"] * 24)).level is Level.SUSPECT
-    assert H04.sign(trace_of(GROUPS, finish=["length", *["eos"] * 11] * 4)).level is Level.OK
-
-
 def test_completions_that_are_cut_off_are_no_alarm_while_the_reward_rises():
     def cut(gain):
         rows = healthy_rows(steps=20, gain=gain)
@@ -57,56 +41,9 @@ def test_completions_that_are_cut_off_are_no_alarm_while_the_reward_rises():
     assert H04.sign(cut(0.0)).level is Level.SUSPECT
 
 
-def test_observations_that_all_have_one_length_were_cut():
-    assert H04.sign(observations([13] * 40 + [5] * 8)).level is Level.SUSPECT
-
-
 @pytest.mark.parametrize("lengths", [[11, 12, 13] * 16, [13] * 48, [13] * 20 + [9] * 28])
 def test_observations_of_a_fixed_form_were_not_cut(lengths):
     assert H04.sign(observations(lengths)).level is Level.OK
-
-
-def test_observations_with_longer_ones_among_them_were_not_cut():
-    assert H04.sign(observations([17] * 34 + [21] * 14)).level is Level.OK
-
-
-def test_short_answers_of_a_calculator_have_one_length():
-    assert H04.sign(observations([2] * 48)).level is Level.OK
-
-
-def test_prompts_that_fill_the_limit_are_suspected():
-    full = np.where(np.arange(48) // 4 % 2, 4096, 1000 + np.arange(48))
-    assert H04.sign(trace_of(GROUPS, finish="eos", prompt_tokens=full)).level is Level.SUSPECT
-
-
-def test_prompts_of_a_fixed_form_are_often_the_longest_without_being_cut():
-    few = np.where(np.arange(48) // 4 < 11, 463, 455 + np.arange(48) % 3)
-    assert H04.sign(trace_of(GROUPS, finish="eos", prompt_tokens=few)).level is Level.OK
-    thin = 440 + np.arange(48) // 4 % 12
-    assert H04.sign(trace_of(GROUPS, finish="eos", prompt_tokens=thin)).level is Level.OK
-
-
-def test_one_long_prompt_is_no_limit():
-    lengths = np.where(np.arange(48) < 4, 4096, 1000)
-    assert H04.sign(trace_of(GROUPS, finish="eos", prompt_tokens=lengths)).level is Level.OK
-
-
-def test_a_healthy_run_meets_no_limit():
-    assert H04.sign(healthy_trace(steps=4)).level is Level.OK
-
-
-def test_one_prompt_is_too_little_and_an_empty_log_says_nothing():
-    assert H04.sign(trace_of([[0.0, 1.0]], finish="length")).level is Level.UNKNOWN
-    with pytest.raises(NotRecorded):
-        H04.sign(Trace.from_rows(run=run_facts(), steps=[{"step": 1}]))
-
-
-def test_observations_are_looked_at_where_no_finish_was_recorded():
-    trace = observations([13] * 40 + [5] * 8)
-    rows = [{k: v for k, v in row.items() if k != "finish"} for row in rollout_rows(GROUPS)]
-    tokens = trace.tables["tokens"].to_table().to_pylist()
-    unfinished = Trace.from_rows(run=run_facts(), rollouts=rows, tokens=tokens)
-    assert H04.sign(unfinished).level is Level.SUSPECT
 
 
 @pytest.mark.parametrize(
@@ -117,10 +54,6 @@ def test_completions_that_are_cut_off_are_suspected_only_where_that_is_paid_less
     rng = np.random.default_rng(1)
     groups = [[paid(k < 3) + rng.normal(0, 0.1) for k in range(4)] for _ in range(12)]
     assert H04.sign(trace_of(groups, finish=finish)).level == level
-
-
-def test_completions_that_are_all_cut_off_are_suspected_whatever_they_are_paid():
-    assert H04.sign(trace_of(GROUPS, finish="length")).level is Level.SUSPECT
 
 
 def cut_at_six_bits(wordy):
@@ -135,13 +68,6 @@ def cut_at_six_bits(wordy):
         hits = [sum(x == y for x, y in zip(a, gold, strict=True)) / 6 for a in answers]
         paid.append([share + (share == 1) for share in hits])
     return trace_of(paid, finish="length", completion=said, completion_tokens=6)
-
-
-def test_answers_of_a_fixed_length_need_no_end():
-    found = H04.sign(cut_at_six_bits(wordy=False))
-    assert found.level is Level.NOTE
-    assert "None ended, and 50% earn the most that is paid." in found.text
-    assert H04.sign(cut_at_six_bits(wordy=True)).level is Level.SUSPECT
 
 
 @pytest.mark.parametrize(("right", "level"), [(False, "note"), (True, "suspect")])
@@ -206,26 +132,52 @@ def prompted(texts, gold="3"):
 def test_prompts_that_are_cut_in_the_middle_of_a_word_are_suspected():
     found = H04.sign(prompted([text[:61] for text in questions()]))
     assert found.level is Level.SUSPECT and found.headline == "Your prompts are cut off."
-    assert "have exactly 61 characters" in found.text
 
 
-@pytest.mark.parametrize(
-    "texts",
-    [
-        questions(),
-        [f"What is {a} plus {b}" for a, b in zip(range(10, 34), range(40, 64), strict=True)],
-        [
-            f"Spell {word}"
-            for word in ("cat", "dog", "Spe", "hen", "fox", "owl", "ape", "Sp1", "ant")
-        ],
-        [text[:61] for text in questions(6)],
-    ],
-    ids=["whole", "of one form", "single words", "few"],
-)
+@pytest.mark.parametrize("texts", [
+    questions(),
+    [f"What is {a} plus {b}" for a, b in zip(range(10, 34), range(40, 64), strict=True)],
+    [f"Spell {word}" for word in ("cat", "dog", "Spe", "hen", "fox", "owl", "ape", "Sp1", "ant")],
+    [text[:61] for text in questions(6)],
+], ids=["whole", "of one form", "single words", "few"])  # fmt: skip
 def test_prompts_that_end_or_have_one_form_or_are_few_are_not_called_cut(texts):
     assert H04.sign(prompted(texts)).level is not Level.SUSPECT
 
 
-def test_the_beginning_of_a_text_may_be_what_is_to_be_continued():
-    beginnings = [text[:61] for text in questions()]
-    assert H04.sign(prompted(beginnings, gold=None)).level is not Level.SUSPECT
+test_levels_of_the_sign = levels_of(H04.sign, {
+    "a full context": ("suspect", lambda: trace_of(GROUPS, finish=["context", "answered"] * 24)),
+    "completions that are cut off are suspected when many (2)": ("ok",
+        lambda: trace_of(GROUPS, finish=["length", *["eos"] * 11] * 4)),
+    "completions that are cut off are suspected when many": ("suspect",
+        lambda: trace_of(GROUPS, finish=["length", "eos"] * 24)),
+    "observations that all have one length were cut": ("suspect",
+        lambda: observations([13] * 40 + [5] * 8)),
+    "observations with longer ones among them were not cut": ("ok",
+        lambda: observations([17] * 34 + [21] * 14)),
+    "short answers of a calculator have one length": ("ok", lambda: observations([2] * 48)),
+    "one prompt is too little and an empty log": ("unknown",
+        lambda: trace_of([[0.0, 1.0]], finish="length")),
+    "completions that are all cut off are suspected whatever they are paid": ("suspect",
+        lambda: trace_of(GROUPS, finish="length")),
+    "answers of a fixed length need no end": ("note", lambda: cut_at_six_bits(wordy=False)),
+    "answers of a fixed length need no end (2)": ("suspect", lambda: cut_at_six_bits(wordy=True)),
+    "documents that were left out": ("suspect",
+        lambda: trace_of(GROUPS, finish="answered", documents_dropped=[0, 1] * 24)),
+    "prompts that fill the limit": ("suspect",
+        lambda: trace_of(GROUPS, finish="eos",
+            prompt_tokens=np.where(np.arange(48) // 4 % 2, 4096, 1000 + np.arange(48)))),
+    "prompts of a fixed form are often the longest without being cut": ("ok",
+        lambda: trace_of(GROUPS, finish="eos",
+            prompt_tokens=np.where(np.arange(48) // 4 < 11, 463, 455 + np.arange(48) % 3))),
+    "prompts of a fixed form are often the longest without being cut (2)": ("ok",
+        lambda: trace_of(GROUPS, finish="eos", prompt_tokens=440 + np.arange(48) // 4 % 12)),
+    "one long prompt is no limit": ("ok",
+        lambda: trace_of(GROUPS, finish="eos", prompt_tokens=np.where(np.arange(48) < 4,
+            4096, 1000))),
+    "observations are looked at where no finish was recorded": ("suspect",
+        lambda: Trace.from_rows(run=run_facts(), rollouts=[{k: v for k,
+            v in row.items() if k != "finish"} for row in rollout_rows(GROUPS)],
+            tokens=observations([13] * 40 + [5] * 8).tables["tokens"].to_table().to_pylist())),
+    "the beginning of a text may be what is to be continued": ("no suspect",
+        lambda: prompted([text[:61] for text in questions()], gold=None)),
+})  # fmt: skip

@@ -4,6 +4,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from tests.hypotheses.edited import levels_of
 from tests.traces import healthy_rows, healthy_trace, run_facts, trace_of
 
 from flatline.errors import NotRecorded
@@ -77,10 +78,7 @@ def outweighed(weight, groups=20, correct="right", **settings):
 
 def test_a_part_that_outweighs_the_answer_is_suspected_with_its_size():
     found = H.sign(outweighed(20.0))
-    assert found.level is Level.SUSPECT and found.headline.startswith("Another part")
-    assert "`brief` moves the reward by up to 1" in found.text
-    assert "`right` by up to 1: in " in found.text
-    assert "of 20 groups a wrong answer earns more than a right one" in found.text
+    assert found.level is Level.SUSPECT
     assert found.measured.n == 20 and found.measured.low > 0.25
 
 
@@ -89,21 +87,9 @@ def test_a_part_that_weighs_less_than_the_answer_never_outweighs_it(weight):
     assert H.sign(outweighed(weight)).level is not Level.SUSPECT
 
 
-def test_wrong_answers_ahead_in_too_few_groups_are_not_enough():
-    assert H.sign(outweighed(20.0, groups=2)).level is not Level.SUSPECT
-
-
 def test_parts_that_are_normalised_by_themselves_do_not_outweigh_by_their_size():
     found = H.sign(outweighed(20.0, multi_objective_aggregation="normalize_then_sum"))
     assert not found.headline.startswith("Another part")
-
-
-def test_one_completion_with_two_rewards_is_suspected():
-    rng = np.random.default_rng(0)
-    rewards = rng.random((8, 8)).tolist()
-    found = H.sign(trace_of(rewards, completion=["same", "other"] * 32))
-    assert found.level is Level.SUSPECT
-    assert "same text" in found.evidence[0].text
 
 
 @pytest.mark.parametrize("says", ["\ufffd\ufffd", "the same words"])
@@ -115,44 +101,10 @@ def test_other_ids_may_decode_to_the_same_text(says):
     assert H.sign(changed(alike)).level is Level.OK
 
 
-def test_healthy_runs_are_ruled_out():
-    assert H.sign(healthy_trace()).level is Level.OK
-    assert H.sign(healthy_trace(generations=4, steps=12)).level is Level.OK
-
-
-def test_parts_that_fight_each_other_are_only_noted():
-    def fight(row, rng):
-        right = row["parts"]["exact_match"]
-        parts = {"exact_match": right, "recall": right, "precision": 1 - right}
-        return {"parts": parts, "reward": right}
-
-    found = H.sign(changed(fight))
-    assert found.level is Level.NOTE
-    assert "fight" in found.text
-
-
-def test_a_run_that_trains_on_another_part_alone_means_it():
-    def form(row, rng):
-        return {"reward": row["parts"]["format"]}
-
-    assert "`format` alone" in H.sign(changed(form)).text
-
-
-def test_few_groups_and_rewards_without_parts_say_nothing():
-    assert H.sign(changed(noisy, steps=1)).level in (Level.UNKNOWN, Level.SUSPECT)
-    with pytest.raises(NotRecorded):
-        H.sign(trace_of([[0.0, 1.0]] * 8))
-    flat = trace_of([[0.5] * 4] * 4, parts={"exact_match": 1.0}, completion="x")
-    assert H.sign(flat).level is Level.UNKNOWN
-
-
-def test_the_probe_suspects_gold_whose_reward_scatters():
-    assert H.probe(subject(np.random.default_rng(0).normal(1, 1, 16))).level is Level.SUSPECT
-
-
-def test_the_probe_allows_a_factor_for_hops_and_crumbs():
-    assert H.probe(subject([1.0, 1.5, 2.0, 1.5])).level is Level.OK
-    assert H.probe(subject(1 + np.random.default_rng(0).normal(0, 0.003, 16))).level is Level.OK
+def fight(row, rng):
+    right = row["parts"]["exact_match"]
+    parts = {"exact_match": right, "recall": right, "precision": 1 - right}
+    return {"parts": parts, "reward": right}
 
 
 def test_a_reward_that_is_no_number_is_suspected():
@@ -167,18 +119,28 @@ def test_a_logged_reward_that_is_no_number_is_suspected_and_a_missing_one_is_not
     steps = [{"step": s, "reward": np.nan if s > 20 else 0.5} for s in range(1, 61)]
     found = H.sign(Trace.from_rows(steps=steps))
     assert found.level is Level.SUSPECT
-    assert "40 of 60 steps is not a number, from step 21 on" in found.text
+    assert "from step 21 on" in found.text
     sparse = [{"step": s, "reward": None if s % 2 else 0.5} for s in range(1, 61)]
     with pytest.raises(NotRecorded):
         H.sign(Trace.from_rows(steps=sparse))
 
 
-def test_it_says_by_how_much_each_part_moves_the_reward():
-    weights = {"exact_match": 0.9, "format": 0.1, "bonus": 1.0}
-    found = H.sign(healthy_trace(reward_weights=weights))
-    assert "Inside groups parts move the reward by: `exact_match`" in found.text
-    assert "`bonus` never differs there" in found.text
+test_levels_of_the_probe = levels_of(H.probe, {
+    "the probe suspects gold whose reward scatters": ("suspect",
+        lambda: subject(np.random.default_rng(0).normal(1, 1, 16))),
+    "the probe allows a factor for hops and crumbs": ("ok", lambda: subject([1.0, 1.5, 2.0, 1.5])),
+    "the probe allows a factor for hops and crumbs (2)": ("ok",
+        lambda: subject(1 + np.random.default_rng(0).normal(0, 0.003, 16))),
+})  # fmt: skip
 
 
-def test_the_part_that_the_user_names_is_the_one_that_says_right():
-    assert "follows `format`" in H.sign(healthy_trace(correct="format")).text
+test_levels_of_the_sign = levels_of(H.sign, {
+    "wrong answers ahead in too few groups are not enough": ("no suspect",
+        lambda: outweighed(20.0, groups=2)),
+    "one completion with two rewards": ("suspect",
+        lambda: trace_of(np.random.default_rng(0).random((8, 8)).tolist(),
+            completion=["same", "other"] * 32)),
+    "parts that fight each other": ("note", lambda: changed(fight)),
+    "a run that trains on another part alone means it": ("ok",
+        lambda: changed(lambda row, rng: {"reward": row["parts"]["format"]})),
+})  # fmt: skip

@@ -1,11 +1,9 @@
 """H07 multi-step."""
 
 import numpy as np
-import pytest
-from tests.traces import PIECE, M, T, X, healthy_rows, healthy_trace, run_facts, trace_of
+from tests.hypotheses.edited import levels_of
+from tests.traces import M, T, X, healthy_rows, run_facts
 
-from flatline.errors import NotRecorded
-from flatline.hypotheses.base import Level
 from flatline.hypotheses.h07_multi_step import MultiStep
 from flatline.trace import Trace
 
@@ -31,48 +29,20 @@ def trace_with(trained, turns=lambda at: 2 + at % 3, change=lambda row: {}):
     return Trace.from_rows(run=run_facts(), **{**rows, "tokens": tokens})
 
 
-def test_turns_after_the_first_without_loss_are_a_fault():
-    found = H.sign(trace_with(lambda turn, turns: turn < 1))
-    assert found.level is Level.FAULT
-    assert "first 1 of up to 4" in found.text
-    assert "w1" in found.evidence[0].text
-
-
-def test_the_cut_may_come_later_and_one_turn_rollouts_do_not_hide_it():
-    later = trace_with(lambda turn, turns: turn < 2, turns=lambda at: 1 + at % 4)
-    assert H.sign(later).level is Level.FAULT
-
-
-def test_turns_lost_from_the_end_are_left_to_h02():
-    found = H.sign(trace_with(lambda turn, turns: turn < turns - 1))
-    assert found.level is Level.NOTE
-    assert "H02" in found.text
-
-
-def test_healthy_runs_train_every_turn():
-    assert H.sign(healthy_trace()).level is Level.OK
-    assert H.sign(trace_with(lambda turn, turns: True)).level is Level.OK
-
-
-def test_rollouts_left_out_of_the_loss_as_a_whole_do_not_count():
-    left_out = trace_with(lambda turn, turns: turns > 2)
-    assert H.sign(left_out).level is Level.OK
-
-
-def test_single_turn_runs_are_not_concerned():
-    assert "Does not apply" in H.sign(trace_with(lambda *_: True, turns=lambda at: 1)).text
-
-
-def test_a_gap_that_begins_with_the_second_turn_is_noted():
-    def drift(row):
-        return {"trainer": row["sampler"] - np.where(row["ids"] > 0, 0.5, 0).astype(np.float32)}
-
-    found = H.sign(trace_with(lambda turn, turns: True, change=drift))
-    assert found.level is Level.NOTE
-    assert "H10" in found.text
-
-
-def test_a_trace_without_tokens_says_what_is_missing():
-    with pytest.raises(NotRecorded):
-        H.sign(trace_of([[0.0, 1.0]]))
-    assert PIECE.count(M) > 0
+test_levels_of_the_sign = levels_of(H.sign, {
+    "turns after the first without loss": ("fault",
+        lambda: trace_with(lambda turn, turns: turn < 1)),
+    "turns lost from the end are left to h02": ("note",
+        lambda: trace_with(lambda turn, turns: turn < turns - 1)),
+    "healthy runs train every turn (2)": ("ok", lambda: trace_with(lambda turn, turns: True)),
+    "rollouts left out of the loss as a whole do not count": ("ok",
+        lambda: trace_with(lambda turn, turns: turns > 2)),
+    "single turn runs are not concerned": ("ok",
+        lambda: trace_with(lambda *_: True, turns=lambda at: 1)),
+    "the cut may come later and one turn rollouts do not hide it": ("fault",
+        lambda: trace_with(lambda turn, turns: turn < 2, turns=lambda at: 1 + at % 4)),
+    "a gap that begins with the second turn": ("note",
+        lambda: trace_with(lambda turn, turns: True,
+            change=lambda row: {"trainer": row["sampler"] - np.where(row["ids"] > 0, 0.5,
+            0).astype(np.float32)})),
+})  # fmt: skip

@@ -1,11 +1,9 @@
 """H09: what stands before a trained token must be attended."""
 
 import numpy as np
-import pytest
-from tests.hypotheses.edited import batch, edited, effect, rng_of, subject, without
+from tests.hypotheses.edited import batch, edited, effect, levels_of, rng_of, subject
 from tests.traces import healthy_rows, healthy_trace, run_facts
 
-from flatline.errors import NotRecorded
 from flatline.hypotheses.base import Level
 from flatline.hypotheses.h09_loss_mask_as_attention import LossMaskAsAttention
 from flatline.trace import Trace
@@ -37,18 +35,6 @@ def test_a_hidden_prompt_is_a_fault_and_shows_what_was_hidden():
     finding = H09.sign(edited(hide))
     assert finding.level is Level.FAULT
     assert finding.measured == 1.0
-    assert "hidden: ' w" in finding.evidence[0].text
-
-
-def test_a_third_of_the_context_hidden_is_a_fault_too():
-    def hide_some(row):
-        row["attended"] = np.where(np.arange(14) % 3 == 0, row["trained"], 1).astype(np.uint8)
-
-    assert H09.sign(edited(hide_some)).level is Level.FAULT
-
-
-def test_a_healthy_run_hides_nothing():
-    assert H09.sign(healthy_trace(steps=3)).level is Level.OK
 
 
 def test_a_single_hidden_token_is_noted():
@@ -64,12 +50,9 @@ def test_rollouts_that_no_pass_trained_on_hide_nothing():
     assert H09.sign(Trace.from_rows(run=run_facts(), **rows)).level is Level.OK
 
 
-def test_truncated_rollouts_without_loss_may_be_hidden():
-    def mask_out(row):
-        if row["rollout"] % 2:
-            row["trained"] = row["attended"] = np.zeros(14, np.uint8)
-
-    assert H09.sign(edited(mask_out)).level is Level.OK
+def mask_out(row):
+    if row["rollout"] % 2:
+        row["trained"] = row["attended"] = np.zeros(14, np.uint8)
 
 
 def test_without_a_recorded_mask_the_log_probs_of_the_first_step_tell():
@@ -82,38 +65,28 @@ def test_without_a_recorded_mask_the_log_probs_of_the_first_step_tell():
     assert H09.sign(Trace.from_rows(run=run_facts(), **rows)).level is Level.SUSPECT
 
 
-def test_another_prompt_is_not_a_hidden_one():
-    assert H09.sign(edited(unlike)).level is Level.OK
-
-
 def test_the_probe_finds_a_trainer_that_does_not_notice_another_question():
     still = np.zeros(96)
     still[::12] = 3.0  # the token after an empty row of the mask may move
     assert probed(still).level is Level.FAULT
 
 
-def test_the_probe_finds_tool_output_that_is_not_seen():
-    finding = probed(np.full(96, 0.5), tool=effect("tool", np.zeros(40)))
-    assert finding.level is Level.FAULT
-    assert "tool output" in finding.text
+test_levels_of_the_sign = levels_of(H09.sign, {
+    "a third of the context hidden": ("fault",
+        lambda: edited(lambda row: row.update(attended=np.where(np.arange(14) % 3 == 0,
+            row["trained"], 1).astype(np.uint8)))),
+    "truncated rollouts without loss may be hidden": ("ok", lambda: edited(mask_out)),
+    "another prompt is not a hidden one": ("ok", lambda: edited(unlike)),
+})  # fmt: skip
 
-
-def test_the_probe_is_content_with_any_dependence():
-    assert probed(rng_of({"step": 1, "rollout": 0}).random(96) * 1e-2).level is Level.OK
-
-
-def test_the_probe_sees_a_context_that_is_hidden_in_part():
-    assert probed(np.full(96, 0.5), trace=edited(hide, steps=1)).level is Level.FAULT
-
-
-def test_a_policy_that_is_certain_of_everything_cannot_be_probed():
-    assert probed(np.zeros(96), logprob=-1e-6).level is Level.UNKNOWN
-
-
-def test_without_any_context_nothing_can_be_told():
-    assert probed([]).level is Level.UNKNOWN
-
-
-def test_a_trace_without_log_probs_or_masks_is_not_guessed_about():
-    with pytest.raises(NotRecorded):
-        H09.sign(without("tokens", "attended", "prompt_attended", "sampler", steps=1))
+test_levels = levels_of(None, {
+    "the probe finds tool output that is not seen": ("fault",
+        lambda: probed(np.full(96, 0.5), tool=effect("tool", np.zeros(40)))),
+    "the probe is content with any dependence": ("ok",
+        lambda: probed(rng_of({"step": 1, "rollout": 0}).random(96) * 0.01)),
+    "the probe sees a context that is hidden in part": ("fault",
+        lambda: probed(np.full(96, 0.5), trace=edited(hide, steps=1))),
+    "a policy that is certain of everything": ("unknown",
+        lambda: probed(np.zeros(96), logprob=-1e-6)),
+    "without any context nothing can be told": ("unknown", lambda: probed([])),
+})  # fmt: skip

@@ -2,11 +2,10 @@
 
 import numpy as np
 import pytest
-from tests.hypotheses.edited import rng_of, sampled_otherwise, subject, without
+from tests.hypotheses.edited import levels_of, rng_of, sampled_otherwise, subject
 from tests.tiny import tiny_model, tokenizer_with
 from tests.traces import healthy_trace
 
-from flatline.errors import NotRecorded
 from flatline.hypotheses.base import Level
 from flatline.hypotheses.h10_template_drift import TemplateDrift
 from flatline.hypotheses.h11_retokenisation import Retokenisation
@@ -43,17 +42,6 @@ def test_what_a_template_drops_is_the_same_everywhere_and_belongs_to_h10():
     assert TemplateDrift().sign(trace).level is Level.FAULT
 
 
-def test_other_ids_for_the_same_length_belong_to_h11():
-    trace = sampled_otherwise(ids=lambda row: np.array(row["ids"]) + 1)
-    assert H12.sign(trace).level is Level.OK
-
-
-def test_a_healthy_run_is_fine_and_one_without_sampled_ids_cannot_be_told():
-    assert H12.sign(healthy_trace(steps=3)).level is Level.OK
-    with pytest.raises(NotRecorded):
-        H12.sign(without("rollouts", "as_sampled"))
-
-
 @pytest.mark.parametrize(("template", "level"), [(None, Level.OK), (DROPS, Level.NOTE)])
 def test_a_template_that_drops_thinking_is_noted(template, level):
     tokenizer = tokenizer_with()
@@ -71,3 +59,9 @@ def test_a_template_that_raises_says_nothing():
         trace=healthy_trace(steps=1), tokenizer_fit=lambda: tokenizer_fit(tokenizer, tiny_model())
     )
     assert H12.probe(looked).level is Level.OK
+
+
+test_levels_of_the_sign = levels_of(H12.sign, {
+    "other ids for the same length belong to h11": ("ok",
+        lambda: sampled_otherwise(ids=lambda row: np.array(row["ids"]) + 1)),
+})  # fmt: skip

@@ -3,8 +3,8 @@
 from types import SimpleNamespace
 
 import numpy as np
-from tests.hypotheses.edited import subject
-from tests.traces import healthy_rows, healthy_trace, run_facts
+from tests.hypotheses.edited import levels_of, subject
+from tests.traces import healthy_rows, run_facts
 
 from flatline.hypotheses.base import Level
 from flatline.hypotheses.h14_end_of_sequence import EndOfSequence
@@ -23,19 +23,6 @@ def changed(edit, **settings):
 def test_ended_completions_without_a_trained_token_are_a_fault_that_nothing_explains_away():
     finding = H14.sign(changed(lambda row: row.update(finish="eos", trained_tokens=0)))
     assert finding.level is Level.FAULT and finding.proven
-    assert "100%" in finding.text
-
-
-def test_cut_completions_are_left_out_on_purpose():
-    trace = changed(lambda row: row.update(finish="turn_length", trained_tokens=0))
-    assert H14.sign(trace).level is Level.UNKNOWN, "none is known to have ended"
-
-
-def test_a_few_are_noted():
-    trace = changed(
-        lambda row: row.update(finish="eos", trained_tokens=0 if row["rollout"] == 3 else 7)
-    )
-    assert H14.sign(trace).level is Level.NOTE
 
 
 def of_lengths(lengths, *, finish="length", trained=7, **settings):
@@ -46,29 +33,6 @@ def of_lengths(lengths, *, finish="length", trained=7, **settings):
         row["trained_tokens"] = trained
 
     return changed(edit, **{"max_completion_length": 256, **settings})
-
-
-def test_cut_at_many_lengths_below_the_limit_means_that_the_end_is_not_recognised():
-    finding = H14.sign(of_lengths(range(20, 120)))
-    assert finding.level is Level.SUSPECT
-    assert "end token" in finding.text
-
-
-def test_cut_at_the_limit_or_at_one_length_is_really_cut():
-    assert H14.sign(of_lengths([256])).level is Level.UNKNOWN, "none is known to have ended"
-    assert H14.sign(of_lengths([80])).level is Level.UNKNOWN
-
-
-def test_what_a_stop_string_ended_is_fine_unless_the_loss_leaves_it_out():
-    assert H14.sign(of_lengths(range(20, 120), finish="stop")).level is Level.OK
-    left_out = H14.sign(of_lengths(range(20, 120), finish="stop", trained=0))
-    assert left_out.level is Level.SUSPECT
-    a_limit = H14.sign(of_lengths([80], finish="stop", trained=0))
-    assert a_limit.level is Level.UNKNOWN
-
-
-def test_a_healthy_run_is_fine():
-    assert H14.sign(healthy_trace(steps=2)).level is Level.OK
 
 
 def going_on(*, past, turn_end=7):
@@ -88,6 +52,27 @@ def test_completions_that_go_on_behind_the_end_of_the_turn_are_a_fault():
     assert finding.level is Level.FAULT and finding.proven
 
 
-def test_completions_that_a_limit_cuts_before_the_end_of_the_turn_are_not():
-    assert going_on(past=lambda at: at % 32 == 0).level is Level.UNKNOWN
-    assert going_on(past=lambda at: True, turn_end=None).level is Level.UNKNOWN
+test_levels_of_the_sign = levels_of(H14.sign, {
+    "cut at many lengths below the limit means that the end is not recognised": ("suspect",
+        lambda: of_lengths(range(20, 120))),
+    "cut at the limit or at one length is really cut": ("unknown", lambda: of_lengths([256])),
+    "cut at the limit or at one length is really cut (2)": ("unknown", lambda: of_lengths([80])),
+    "what a stop string ended is fine unless the loss leaves it out": ("ok",
+        lambda: of_lengths(range(20, 120), finish="stop")),
+    "what a stop string ended is fine unless the loss leaves it out (2)": ("suspect",
+        lambda: of_lengths(range(20, 120), finish="stop", trained=0)),
+    "what a stop string ended is fine unless the loss leaves it out (3)": ("unknown",
+        lambda: of_lengths([80], finish="stop", trained=0)),
+    "cut completions are left out on purpose": ("unknown",
+        lambda: changed(lambda row: row.update(finish="turn_length", trained_tokens=0))),
+    "a few": ("note",
+        lambda: changed(lambda row: row.update(finish="eos",
+            trained_tokens=0 if row["rollout"] == 3 else 7))),
+})  # fmt: skip
+
+test_levels = levels_of(None, {
+    "completions that a limit cuts before the end of the turn are not": ("unknown",
+        lambda: going_on(past=lambda at: at % 32 == 0)),
+    "completions that a limit cuts before the end of the turn are not (2)": ("unknown",
+        lambda: going_on(past=lambda at: True, turn_end=None)),
+})  # fmt: skip

@@ -2,8 +2,8 @@
 
 import numpy as np
 import pytest
-from tests.hypotheses.edited import subject
-from tests.traces import healthy_rows, healthy_trace, run_facts
+from tests.hypotheses.edited import levels_of, subject
+from tests.traces import healthy_rows, run_facts
 
 from flatline.hypotheses.base import Level
 from flatline.hypotheses.h15_padding import Padding
@@ -36,26 +36,11 @@ def probed(difference, *, padding=20, **settings):
     return H15.probe(subject(alone_vs_batch=lambda _: alone, settings=settings))
 
 
-def test_padded_prompts_that_differ_where_the_longest_agrees_are_a_fault():
-    finding = H15.sign(lengths(lambda group: 10 + group, off=0.2))
-    assert finding.level is Level.FAULT
-    assert finding.evidence
-
-
-def test_a_longest_prompt_whose_answer_is_certain_proves_nothing():
-    finding = H15.sign(lengths(lambda group: 10 + group, off=0.2, certain=True))
-    assert finding.level is Level.UNKNOWN
-
-
 @pytest.mark.parametrize(
     "settings", [{"bf16": True}, {"precision": "float16"}, {"precision": "tf32"}]
 )
 def test_in_16_bits_other_shapes_round_otherwise(settings):
     assert H15.sign(lengths(lambda group: 10 + group, off=0.2, **settings)).level is Level.UNKNOWN
-
-
-def test_padding_that_changes_nothing_is_fine():
-    assert H15.sign(lengths(lambda group: 10 + group)).level is Level.OK
 
 
 def test_a_gap_of_all_prompts_has_another_cause():
@@ -66,28 +51,17 @@ def test_a_gap_of_all_prompts_has_another_cause():
     assert H15.sign(Trace.from_rows(run=run_facts(), **rows)).level is Level.OK
 
 
-def test_prompts_of_one_length_cannot_show_it():
-    assert "Does not apply" in H15.sign(healthy_trace(steps=1)).text
-
-
-@pytest.mark.parametrize(
-    ("difference", "settings", "level"),
-    [
-        (2e-6, {"bf16": False}, Level.OK),
-        (0.1, {"bf16": False}, Level.FAULT),
-        (0.1, {"bf16": True}, Level.OK),
-        (0.1, {"bf16": False, "precision": "bfloat16"}, Level.OK),
-        (0.0018, {"bf16": False, "precision": "tf32"}, Level.OK),
-        (0.0018, {"bf16": False, "precision": "float32"}, Level.FAULT),
-        (0.1, {"bf16": False, "precision": "tf32"}, Level.FAULT),
-    ],
-)
+@pytest.mark.parametrize(("difference", "settings", "level"), [
+    (2e-6, {"bf16": False}, Level.OK),
+    (0.1, {"bf16": False}, Level.FAULT),
+    (0.1, {"bf16": True}, Level.OK),
+    (0.1, {"bf16": False, "precision": "bfloat16"}, Level.OK),
+    (0.0018, {"bf16": False, "precision": "tf32"}, Level.OK),
+    (0.0018, {"bf16": False, "precision": "float32"}, Level.FAULT),
+    (0.1, {"bf16": False, "precision": "tf32"}, Level.FAULT),
+])  # fmt: skip
 def test_the_probe_scores_rollouts_alone(difference, settings, level):
     assert probed(difference, **settings).level is level
-
-
-def test_a_batch_without_padding_rules_it_out():
-    assert "Does not apply" in probed(5.0, padding=0).text
 
 
 def test_padding_is_seen_in_a_later_step_where_the_first_has_none():
@@ -97,5 +71,18 @@ def test_padding_is_seen_in_a_later_step_where_the_first_has_none():
         rollout["prompt_tokens"] = 10 + rollout["group"] % 8 if later else 10
         if later and rollout["group"] % 8 < 7:
             row["trainer"] = np.asarray(row["trainer"]) - 0.2
-    trace = Trace.from_rows(run=run_facts(), **rows)
-    assert H15.sign(trace).level is Level.FAULT
+    assert H15.sign(Trace.from_rows(run=run_facts(), **rows)).level is Level.FAULT
+
+
+test_levels_of_the_sign = levels_of(H15.sign, {
+    "padded prompts that differ where the longest agrees": ("fault",
+        lambda: lengths(lambda group: 10 + group, off=0.2)),
+    "a longest prompt whose answer is certain": ("unknown",
+        lambda: lengths(lambda group: 10 + group, off=0.2, certain=True)),
+    "padding that changes nothing": ("ok", lambda: lengths(lambda group: 10 + group)),
+})  # fmt: skip
+
+
+test_levels = levels_of(None, {
+    "a batch without padding rules it out": ("ok", lambda: probed(5.0, padding=0)),
+})  # fmt: skip

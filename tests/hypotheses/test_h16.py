@@ -3,12 +3,10 @@
 from dataclasses import replace
 
 import numpy as np
-import pytest
-from tests.hypotheses.edited import subject
+from tests.hypotheses.edited import levels_of, subject
 from tests.tiny import tiny_model, tokenizer_with
-from tests.traces import healthy_rows, healthy_trace, run_facts
+from tests.traces import healthy_rows, run_facts
 
-from flatline.errors import NotRecorded
 from flatline.hypotheses.base import Level
 from flatline.hypotheses.h16_special_tokens import SpecialTokens
 from flatline.live.measure.tokenizer import tokenizer_fit
@@ -34,19 +32,6 @@ def probed(tokenizer, *, vocab=300):
 def test_prompts_that_begin_with_a_token_twice_are_a_fault():
     finding = H16.sign(prompts(lambda row: [5, 5, *row["prompt_ids"]]))
     assert finding.level is Level.FAULT and finding.proven
-    assert "' w5 w5" in finding.evidence[0].text
-
-
-def test_one_such_prompt_is_a_coincidence():
-    odd = prompts(lambda row: [5, 5, 1] if row["rollout"] == 0 else [5, 6, 1])
-    assert H16.sign(odd).level is Level.OK
-    assert H16.sign(prompts(lambda _: [5, 6, 6])).level is Level.OK
-
-
-def test_a_run_without_tokens_cannot_be_told():
-    rows = healthy_rows(steps=1) | {"tokens": []}
-    with pytest.raises(NotRecorded):
-        H16.sign(Trace.from_rows(run=run_facts(), **rows))
 
 
 def test_a_tokenizer_with_more_ids_than_the_model_is_a_fault():
@@ -67,19 +52,19 @@ def test_a_tokenizer_that_would_double_the_first_token_is_noted():
     assert probed(tokenizer).level is Level.NOTE
 
 
-def test_a_healthy_run_is_fine():
-    trace = healthy_trace(steps=1, seed=3)
-    assert H16.sign(trace).level in (Level.OK, Level.NOTE), "random ids may begin alike"
-
-
 def test_prompts_that_end_with_the_end_of_a_turn_are_a_fault():
-    tokenizer = tokenizer_with()
-    fit = replace(tokenizer_fit(tokenizer, tiny_model(vocab=300)), end=3)
+    fit = replace(tokenizer_fit(tokenizer_with(), tiny_model(vocab=300)), end=3)
 
     def ending(ids):
         trace = prompts(lambda _: ids)
         return H16.probe(subject(trace=trace, tokenizer_fit=lambda: fit, unwritable_tokens=dict))
 
-    closed = ending([1, 2, 3])
-    assert closed.level is Level.FAULT and "end with" in closed.headline
+    assert ending([1, 2, 3]).level is Level.FAULT
     assert ending([1, 3, 2]).level is not Level.FAULT
+
+
+test_levels_of_the_sign = levels_of(H16.sign, {
+    "one such prompt is a coincidence": ("ok",
+        lambda: prompts(lambda row: [5, 5, 1] if row["rollout"] == 0 else [5, 6, 1])),
+    "one such prompt is a coincidence (2)": ("ok", lambda: prompts(lambda _: [5, 6, 6])),
+})  # fmt: skip

@@ -1,10 +1,9 @@
 """H18: the sampler follows updates in part."""
 
 import pytest
-from tests.hypotheses.edited import subject
+from tests.hypotheses.edited import levels_of, subject
 from tests.traces import healthy_rows, healthy_trace, run_facts
 
-from flatline.config import RunConfig
 from flatline.hypotheses.base import Level
 from flatline.hypotheses.h18_merge_rounding import MergeRounding
 from flatline.live.step_records import SteppedDelivery
@@ -36,11 +35,6 @@ def test_a_sampler_that_parts_with_the_first_update_is_suspected():
     assert "H06" in finding.explains
 
 
-def test_dropout_in_the_adapter_is_not_taken_for_a_rounded_merge():
-    dropped = parting(lambda step: 1e-7 if step == 1 else 0.01, lora=LORA | {"dropout": 0.05})
-    assert H18.sign(dropped).level is Level.UNKNOWN
-
-
 def test_in_16_bits_an_adapter_rounds_as_soon_as_it_adds_something():
     def gap(step):
         return 2e-7 if step == 1 else 0.001 * step
@@ -49,52 +43,38 @@ def test_in_16_bits_an_adapter_rounds_as_soon_as_it_adds_something():
     assert H18.sign(parting(gap, precision="float32")).level is Level.SUSPECT
 
 
-def test_a_sampler_that_parts_later_has_another_cause():
-    assert H18.sign(parting(lambda step: 1e-7 if step < 4 else 0.1)).level is Level.OK
-
-
-def test_it_cannot_be_told_where_the_two_differ_from_the_start_or_weights_are_old():
-    assert H18.sign(parting(lambda _: 0.02)).level is Level.UNKNOWN
-    old = parting(lambda step: 1e-7 if step == 1 else 0.01, behind=2)
-    assert H18.sign(old).level is Level.UNKNOWN
-
-
-def test_later_passes_over_a_batch_are_behind_by_design():
-    trace = parting(
-        lambda step: 1e-7 if step == 1 else 0.01, steps_per_generation=2, num_iterations=2
-    )
-    assert H18.sign(trace).level is Level.UNKNOWN
-
-
-def test_without_an_adapter_nothing_is_merged():
-    assert "Does not apply" in H18.sign(healthy_trace(steps=4)).text
-    assert "Does not apply" in probed(0.02, lora=None).text
-
-
-def test_a_healthy_run_follows():
-    assert H18.sign(healthy_trace(steps=5, lora=LORA)).level is Level.OK
-
-
-@pytest.mark.parametrize(
-    ("gap_new", "gap_old", "bf16", "level"),
-    [
-        (1e-7, 0.03, False, Level.OK),
-        (0.004, 0.02, False, Level.SUSPECT),
-        (0.004, 0.02, True, Level.OK),
-        (0.03, 0.0, False, Level.UNKNOWN),
-        (3.0, 3.0, False, Level.UNKNOWN),
-    ],
-)
+@pytest.mark.parametrize(("gap_new", "gap_old", "bf16", "level"), [
+    (1e-7, 0.03, False, Level.OK),
+    (0.004, 0.02, False, Level.SUSPECT),
+    (0.004, 0.02, True, Level.OK),
+    (0.03, 0.0, False, Level.UNKNOWN),
+    (3.0, 3.0, False, Level.UNKNOWN),
+])  # fmt: skip
 def test_the_probe_wants_a_real_step_to_arrive(gap_new, gap_old, bf16, level):
     assert probed(gap_new, gap_old=gap_old, bf16=bf16).level is level
 
 
-def test_the_probe_cannot_tell_where_the_two_differ_before_the_step():
-    assert probed(0.02, gap_before=0.02).level is Level.UNKNOWN
-    assert probed(float("nan")).level is Level.UNKNOWN
+test_levels = levels_of(None, {
+    "the probe cannot tell where the two differ before the step": ("unknown",
+        lambda: probed(0.02, gap_before=0.02)),
+    "the probe cannot tell where the two differ before the step (2)": ("unknown",
+        lambda: probed(float("nan"))),
+    "without an adapter nothing is merged (2)": ("ok", lambda: probed(0.02, lora=None)),
+})  # fmt: skip
 
 
-def test_a_merged_copy_is_compared_with_the_trainers_own_weights():
-    assert H18.experiment(RunConfig()) is None
-    assert H18.experiment(RunConfig(sampler_weights="copy")).factor == "sampler_weights"
-    assert H18.experiment(RunConfig(fault="merge-rounded")).factor == "fault"
+test_levels_of_the_sign = levels_of(H18.sign, {
+    "dropout in the adapter is not taken for a rounded merge": ("unknown",
+        lambda: parting(lambda step: 1e-7 if step == 1 else 0.01, lora=LORA | {"dropout": 0.05})),
+    "a sampler that parts later has another cause": ("ok",
+        lambda: parting(lambda step: 1e-7 if step < 4 else 0.1)),
+    "it cannot be told where the two differ from the start or weights are old": ("unknown",
+        lambda: parting(lambda _: 0.02)),
+    "it cannot be told where the two differ from the start or weights are old (2)": ("unknown",
+        lambda: parting(lambda step: 1e-7 if step == 1 else 0.01, behind=2)),
+    "later passes over a batch are behind by design": ("unknown",
+        lambda: parting(lambda step: 1e-7 if step == 1 else 0.01, steps_per_generation=2,
+            num_iterations=2)),
+    "without an adapter nothing is merged": ("ok", lambda: healthy_trace(steps=4)),
+    "a healthy run follows": ("ok", lambda: healthy_trace(steps=5, lora=LORA)),
+})  # fmt: skip

@@ -2,9 +2,9 @@
 
 import numpy as np
 import pytest
-from tests.hypotheses.edited import model_tokens, subject
+from tests.hypotheses.edited import levels_of, model_tokens, subject
 from tests.hypotheses.test_h18 import LORA, parting
-from tests.traces import healthy_rows, healthy_trace, run_facts
+from tests.traces import healthy_rows, run_facts
 
 from flatline.hypotheses.base import Level
 from flatline.hypotheses.h19_stale_cache import StaleCache
@@ -37,28 +37,6 @@ def probed(gap_new, lora):
     return H19.probe(subject(stepped_delivery=lambda: done, settings=settings))
 
 
-def test_prompts_that_come_again_and_differ_more_are_suspected():
-    finding = H19.sign(visited_again(0.2))
-    assert finding.level is Level.SUSPECT
-    assert "sampled before" in finding.text
-
-
-def test_a_sampler_that_never_got_weights_has_no_old_cache_however_prompts_come_again():
-    """What was trained more often has moved further from it, which is no cache."""
-    finding = H19.sign(visited_again(0.2, stays=True))
-    assert finding.level is Level.UNKNOWN
-    assert "weights of the start" in finding.text
-
-
-def test_prompts_that_come_again_and_differ_as_little_are_fine():
-    assert H19.sign(visited_again(0.0)).level is Level.OK
-
-
-def test_without_an_adapter_a_sampler_that_parts_with_the_first_update_is_suspected():
-    trace = parting(lambda step: 1e-7 if step == 1 else 0.01, lora=None)
-    assert H19.sign(trace).level is Level.SUSPECT
-
-
 def parted_behind(shared):
     """Sampler and trainer part with the first update; prompts begin with so many equal tokens."""
     rows = healthy_rows(steps=5)
@@ -74,26 +52,24 @@ def parted_behind(shared):
     return Trace.from_rows(run=run_facts(), **rows)
 
 
-def test_what_parts_behind_prompts_of_which_nothing_was_read_before_is_no_cache():
-    finding = H19.sign(parted_behind(shared=6))
-    assert finding.level is Level.UNKNOWN
-    assert "32 prompts whose first 16 tokens" in finding.text and "see H06" in finding.text
-    assert H19.sign(parted_behind(shared=20)).level is Level.SUSPECT
-
-
-def test_with_an_adapter_it_looks_like_a_merge_that_rounds_and_is_noted():
-    finding = H19.sign(parting(lambda step: 1e-7 if step == 1 else 0.01))
-    assert finding.level is Level.NOTE
-    assert "H18" in finding.text
-
-
-def test_a_healthy_run_follows():
-    assert H19.sign(healthy_trace(steps=5)).level is Level.OK
-
-
-@pytest.mark.parametrize(
-    ("gap_new", "lora", "level"),
-    [(1e-7, None, Level.OK), (0.004, None, Level.SUSPECT), (0.004, LORA, Level.NOTE)],
-)
+@pytest.mark.parametrize(("gap_new", "lora", "level"), [
+    (1e-7, None, Level.OK), (0.004, None, Level.SUSPECT), (0.004, LORA, Level.NOTE),
+])  # fmt: skip
 def test_the_probe_wants_a_real_step_to_arrive(gap_new, lora, level):
     assert probed(gap_new, lora).level is level
+
+
+test_levels_of_the_sign = levels_of(H19.sign, {
+    "prompts that come again and differ more": ("suspect", lambda: visited_again(0.2)),
+    "prompts that come again and differ as little": ("ok", lambda: visited_again(0.0)),
+    "what parts behind prompts of which nothing was read before is no cache": ("unknown",
+        lambda: parted_behind(shared=6)),
+    "what parts behind prompts of which nothing was read before is no cache (2)": ("suspect",
+        lambda: parted_behind(shared=20)),
+    "with an adapter it looks like a merge that rounds and": ("note",
+        lambda: parting(lambda step: 1e-7 if step == 1 else 0.01)),
+    "a sampler that never got weights has no old cache however prompts come again": ("unknown",
+        lambda: visited_again(0.2, stays=True)),
+    "without an adapter a sampler that parts with the first update": ("suspect",
+        lambda: parting(lambda step: 1e-7 if step == 1 else 0.01, lora=None)),
+})  # fmt: skip

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from tests.hypotheses.edited import levels_of
 from tests.traces import healthy_rows, healthy_trace, run_facts
 
 from flatline.errors import NotRecorded
@@ -27,11 +28,6 @@ def test_the_logged_weight_tells_how_much_is_left(mean, level):
     assert H22.sign(logged(mean)).level is level
 
 
-def test_a_correction_that_is_off_weighs_nothing():
-    settings = {"engine": "vllm-server", "vllm_importance_sampling_correction": False}
-    assert "Does not apply" in H22.sign(healthy_trace(steps=6, **settings)).text
-
-
 @pytest.mark.parametrize("correction", [True, None])
 def test_weights_that_were_not_logged_are_not_made_up(correction):
     settings = {"engine": "vllm-server", "vllm_importance_sampling_correction": correction}
@@ -39,11 +35,14 @@ def test_weights_that_were_not_logged_are_not_made_up(correction):
         H22.sign(healthy_trace(steps=6, **settings))
 
 
-def test_other_engines_have_no_such_correction():
-    assert "Does not apply" in H22.sign(healthy_trace(steps=3)).text
-
-
 def test_few_steps_say_nothing():
     rows = healthy_rows(steps=1)
     rows["steps"][1]["metrics"] = {METRIC: 0.1}
     assert H22.sign(Trace.from_rows(run=run_facts(), **rows)).level is Level.UNKNOWN
+
+
+test_levels_of_the_sign = levels_of(H22.sign, {
+    "a correction that is off weighs nothing": ("ok",
+        lambda: healthy_trace(steps=6, **{"engine": "vllm-server",
+            "vllm_importance_sampling_correction": False})),
+})  # fmt: skip

@@ -2,8 +2,7 @@
 
 import numpy as np
 import pytest
-from tests.hypotheses.edited import edited, rng_of, subject
-from tests.traces import healthy_trace
+from tests.hypotheses.edited import edited, levels_of, rng_of, subject
 
 from flatline.hypotheses.base import Level
 from flatline.hypotheses.h23_dropout_in_scoring import DropoutInScoring
@@ -38,33 +37,14 @@ def twice(agreement=1.0, settings=None, **values):
     )
 
 
-def test_equal_beginnings_with_unequal_log_probs_are_a_fault():
-    assert H23.sign(edited(noisy(0.3))).level is Level.FAULT
+def far(row):
+    alike(row)
+    row["trainer"] = row["trainer"] - 5
 
 
-def test_a_little_noise_is_noted_in_float32_and_ignored_in_bf16():
-    assert H23.sign(edited(noisy(0.01))).level is Level.NOTE
-    assert H23.sign(edited(noisy(0.01), settings={"bf16": True})).level is Level.OK
-
-
-def test_a_healthy_run_scores_equal_beginnings_alike():
-    assert H23.sign(edited(alike)).level is Level.OK
-
-
-def test_another_context_for_all_is_not_noise():
-    def far(row):
-        alike(row)
-        row["trainer"] = row["trainer"] - 5
-
-    assert H23.sign(edited(far)).level is Level.OK
-
-
-def test_a_trace_without_prompts_cannot_be_told():
-    def forget(row):
-        noisy(0.3)(row)
-        row["prompt_ids"] = row["prompt_attended"] = None
-
-    assert H23.sign(edited(forget)).level is Level.UNKNOWN
+def forget(row):
+    noisy(0.3)(row)
+    row["prompt_ids"] = row["prompt_attended"] = None
 
 
 def test_the_same_tokens_at_another_step_may_be_scored_otherwise():
@@ -76,60 +56,29 @@ def test_the_same_tokens_at_another_step_may_be_scored_otherwise():
     assert H23.sign(edited(learn)).measured.value == 0
 
 
-def test_rollouts_that_never_begin_alike_cannot_be_told():
-    assert H23.sign(healthy_trace(steps=1)).level is Level.UNKNOWN
+def masked(row):
+    noisy(3.0)(row)
+    row["trained"] = np.zeros(14, int)
 
 
-def test_rows_without_loss_are_not_judged():
-    def masked(row):
-        noisy(3.0)(row)
-        row["trained"] = np.zeros(14, int)
-
-    assert H23.sign(edited(masked)).level is Level.UNKNOWN
-
-
-@pytest.mark.parametrize(
-    ("noise", "iterations", "level"),
-    [(0.3, 1, Level.NOTE), (0.05, 2, Level.NOTE), (1.0, 2, Level.FAULT)],
-)
+@pytest.mark.parametrize(("noise", "iterations", "level"), [
+    (0.3, 1, Level.NOTE), (0.05, 2, Level.NOTE), (1.0, 2, Level.FAULT),
+])  # fmt: skip
 def test_dropout_that_was_asked_for_counts_where_it_reaches_a_ratio(noise, iterations, level):
     settings = {"lora": {"dropout": 0.1}, "num_iterations": iterations, "epsilon": 0.2}
     assert H23.sign(edited(noisy(noise), settings=settings)).level is level
 
 
-def test_a_clip_that_lets_no_ratio_move_leaves_noise_no_room():
-    settings = {"lora": {"dropout": 0.1}, "num_iterations": 2}
-    assert H23.sign(edited(noisy(0.05), settings={**settings, "epsilon": 0.2})).level is Level.NOTE
-    assert H23.sign(edited(noisy(0.05), settings={**settings, "epsilon": 0.0})).level is Level.FAULT
-
-
-@pytest.mark.parametrize(
-    ("values", "level"),
-    [
-        ({}, Level.OK),
-        ({"scoring": 0.4, "trained": 0.4}, Level.FAULT),
-        ({"trained": 0.2}, Level.FAULT),
-        ({"moved_scoring": 6.1, "moved_trained": 6.3, "dropout": 0.1}, Level.NOTE),
-        ({"trained": 3.0, "scoring": 3.0, "dropout": 0.5, "agreement": 0.1}, Level.FAULT),
-        ({"trained": 3.0, "dropout": 0.1, "agreement": float("nan")}, Level.NOTE),
-    ],
-)
+@pytest.mark.parametrize(("values", "level"), [
+    ({}, Level.OK),
+    ({"scoring": 0.4, "trained": 0.4}, Level.FAULT),
+    ({"trained": 0.2}, Level.FAULT),
+    ({"moved_scoring": 6.1, "moved_trained": 6.3, "dropout": 0.1}, Level.NOTE),
+    ({"trained": 3.0, "scoring": 3.0, "dropout": 0.5, "agreement": 0.1}, Level.FAULT),
+    ({"trained": 3.0, "dropout": 0.1, "agreement": float("nan")}, Level.NOTE),
+])  # fmt: skip
 def test_two_identical_passes_must_agree_or_cost_little(values, level):
     assert twice(**{"agreement": 0.9, **values}).level is level
-
-
-def test_what_a_precision_rounds_is_no_dropout():
-    assert twice(scoring=0.01).level is Level.FAULT
-    assert twice(scoring=0.01, settings={"precision": "tf32"}).level is Level.OK
-
-
-def test_the_share_of_the_update_that_is_noise_is_told():
-    assert "10% of the update is its noise" in twice(agreement=0.9, trained=6.0, dropout=0.1).text
-
-
-def test_a_batch_without_trained_tokens_cannot_be_told():
-    nothing = dict.fromkeys(ScoredTwice.__dataclass_fields__, float("nan"))
-    assert twice(**nothing).level is Level.UNKNOWN
 
 
 def test_rollouts_that_are_trained_after_an_update_are_compared_before_it():
@@ -141,3 +90,29 @@ def test_rollouts_that_are_trained_after_an_update_are_compared_before_it():
     dealt_out = {"steps_per_generation": 4, "gradient_accumulation_steps": 1}
     assert H23.sign(edited(later, settings=dealt_out)).level is Level.OK
     assert H23.sign(edited(later)).level is Level.FAULT
+
+
+test_levels_of_the_sign = levels_of(H23.sign, {
+    "equal beginnings with unequal log probs": ("fault", lambda: edited(noisy(0.3))),
+    "a little noise is noted in float32 and ignored in bf16": ("note", lambda: edited(noisy(0.01))),
+    "a little noise is noted in float32 and ignored in bf16 (2)": ("ok",
+        lambda: edited(noisy(0.01), settings={"bf16": True})),
+    "a healthy run scores equal beginnings alike": ("ok", lambda: edited(alike)),
+    "another context for all is not noise": ("ok", lambda: edited(far)),
+    "a trace without prompts": ("unknown", lambda: edited(forget)),
+    "rows without loss are not judged": ("unknown", lambda: edited(masked)),
+    "a clip that lets no ratio move leaves noise no room": ("note",
+        lambda: edited(noisy(0.05), settings={**{"lora": {"dropout": 0.1},
+            "num_iterations": 2}, "epsilon": 0.2})),
+    "a clip that lets no ratio move leaves noise no room (2)": ("fault",
+        lambda: edited(noisy(0.05), settings={**{"lora": {"dropout": 0.1},
+            "num_iterations": 2}, "epsilon": 0.0})),
+})  # fmt: skip
+
+test_levels = levels_of(None, {
+    "what a precision rounds is no dropout": ("fault", lambda: twice(scoring=0.01)),
+    "what a precision rounds is no dropout (2)": ("ok",
+        lambda: twice(scoring=0.01, settings={"precision": "tf32"})),
+    "a batch without trained tokens": ("unknown",
+        lambda: twice(**dict.fromkeys(ScoredTwice.__dataclass_fields__, float("nan")))),
+})  # fmt: skip

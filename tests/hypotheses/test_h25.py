@@ -2,10 +2,9 @@
 
 import numpy as np
 import pytest
-from tests.hypotheses.edited import subject
-from tests.traces import healthy_rows, healthy_trace, run_facts
+from tests.hypotheses.edited import levels_of, subject
+from tests.traces import healthy_rows, run_facts
 
-from flatline.errors import NotRecorded
 from flatline.hypotheses.base import Level
 from flatline.hypotheses.h25_rounded_updates import RoundedUpdates
 from flatline.trace import Trace
@@ -38,49 +37,31 @@ def probed(shares, *, fresh=False, rate=1e-4):
     ("share", "level"), [(1.0, Level.OK), (0.7, Level.NOTE), (0.16, Level.SUSPECT)]
 )
 def test_the_share_of_elements_that_a_step_changes_decides(share, level):
-    finding = H25.sign(changing(lambda step: min(1.0, share + 0.01 * (step % 3 - 1))))
-    assert finding.level is level
-    assert "bfloat16" in finding.text
+    assert H25.sign(changing(lambda step: min(1.0, share + 0.01 * (step % 3 - 1)))).level is level
 
 
-def test_three_equal_shares_are_no_knowledge_of_their_spread():
-    assert H25.sign(changing(lambda _: 0.7)).level is Level.OK
-
-
-@pytest.mark.parametrize(
-    ("other", "level"),
-    [
-        ({}, Level.NOTE),
-        ({"gain": 0.0}, Level.SUSPECT),
-        ({"name": "layers.{}.lora_B.weight"}, Level.SUSPECT),
-        ({"dtype": "float32"}, Level.SUSPECT),
-    ],
-)
+@pytest.mark.parametrize(("other", "level"), [
+    ({}, Level.NOTE), ({"gain": 0.0}, Level.SUSPECT),
+    ({"name": "layers.{}.lora_B.weight"}, Level.SUSPECT),
+    ({"dtype": "float32"}, Level.SUSPECT),
+])  # fmt: skip
 def test_full_fine_tuning_in_half_precision_is_noted_while_the_reward_rises(other, level):
-    rising = {"steps": 20, "gain": 0.4, **other}
-    assert H25.sign(changing(lambda _: 0.1, **rising)).level is level
+    assert H25.sign(changing(lambda _: 0.1, **{"steps": 20, "gain": 0.4, **other})).level is level
 
 
-def test_the_last_third_counts_since_updates_are_lost_as_weights_grow():
-    assert H25.sign(changing(lambda step: 1.0 if step < 6 else 0.1)).level is Level.SUSPECT
+test_levels_of_the_sign = levels_of(H25.sign, {
+    "three equal shares are no knowledge of their spread": ("ok", lambda: changing(lambda _: 0.7)),
+    "the last third counts since updates are lost as weights grow": ("suspect",
+        lambda: changing(lambda step: 1.0 if step < 6 else 0.1)),
+    "tensors that never move and embeddings are others business": ("unknown",
+        lambda: changing(lambda _: 0.0)),
+    "tensors that never move and embeddings are others business (2)": ("unknown",
+        lambda: changing(lambda _: 0.1, name="embed_tokens.{}")),
+})  # fmt: skip
 
-
-def test_tensors_that_never_move_and_embeddings_are_others_business():
-    with pytest.raises(NotRecorded):
-        rows = healthy_rows(steps=3)
-        for row in rows["weights"]:
-            del row["changed_share"]
-        H25.sign(Trace.from_rows(run=run_facts(), **rows))
-    assert H25.sign(changing(lambda _: 0.0)).level is Level.UNKNOWN
-    assert H25.sign(changing(lambda _: 0.1, name="embed_tokens.{}")).level is Level.UNKNOWN
-
-
-def test_a_healthy_run_changes_everything():
-    assert H25.sign(healthy_trace(steps=4)).level is Level.OK
-
-
-def test_the_probe_looks_at_one_step():
-    assert probed([1.0, 1.0]).level is Level.OK
-    assert probed([0.2, 0.1]).level is Level.SUSPECT
-    assert probed([0.0, 0.0]).level is Level.UNKNOWN
-    assert "nothing can be lost" in probed([1.0], fresh=True).text
+test_levels = levels_of(None, {
+    "the probe looks at one step": ("ok", lambda: probed([1.0, 1.0])),
+    "the probe looks at one step (2)": ("suspect", lambda: probed([0.2, 0.1])),
+    "the probe looks at one step (3)": ("unknown", lambda: probed([0.0, 0.0])),
+    "an adapter that has not begun loses nothing": ("ok", lambda: probed([1.0], fresh=True)),
+})  # fmt: skip

@@ -2,10 +2,9 @@
 
 import numpy as np
 import pytest
-from tests.hypotheses.edited import subject
-from tests.traces import healthy_rows, healthy_trace, run_facts
+from tests.hypotheses.edited import levels_of, subject
+from tests.traces import healthy_rows, run_facts
 
-from flatline.config import RunConfig
 from flatline.hypotheses.base import Level
 from flatline.hypotheses.h27_gradient_clipping import GradientClipping
 from flatline.trace import Trace
@@ -28,44 +27,26 @@ def probed(norm, at, epsilon=1e-8):
     return H27.probe(subject(one_step=lambda: subject(gradients=census)))
 
 
-def test_elements_of_the_size_of_epsilon_are_suspected():
-    finding = H27.sign(clipped(1e-7))
-    assert finding.level is Level.SUSPECT
-    assert "100% of the steps are clipped" in finding.text
-
-
-def test_a_rising_reward_needs_no_explanation():
-    assert H27.sign(clipped(1e-7, gain=0.5)).level is Level.NOTE
-
-
 @pytest.mark.parametrize(("at", "level"), [(1.0, Level.OK), (0.01, Level.NOTE), (0, Level.OK)])
 def test_a_clip_alone_is_no_harm(at, level):
     assert H27.sign(clipped(at)).level is level
 
 
-def test_another_epsilon_is_heeded():
-    assert H27.sign(clipped(1e-7, epsilon=1e-15)).level is Level.NOTE
+test_levels_of_the_sign = levels_of(H27.sign, {
+    "elements of the size of epsilon": ("suspect", lambda: clipped(1e-7)),
+    "a rising reward needs no explanation": ("note", lambda: clipped(1e-7, gain=0.5)),
+    "another epsilon is heeded": ("note", lambda: clipped(1e-7, epsilon=1e-15)),
+    "a healthy run is fine and few gradients say nothing (2)": ("unknown",
+        lambda: clipped(1.0, norm=0.0)),
+    "an epsilon of 0 swallows no gradient": ("ok", lambda: clipped(1e-7, epsilon=0.0)),
+})  # fmt: skip
 
-
-def test_an_epsilon_of_0_swallows_no_gradient():
-    assert H27.sign(clipped(1e-7, epsilon=0.0)).level is Level.OK
-    assert probed(1.0, 1e-7, epsilon=0.0).level is Level.OK
-    assert probed(1.0, 1e-7, epsilon=None).level is Level.SUSPECT
-
-
-def test_a_healthy_run_is_fine_and_few_gradients_say_nothing():
-    assert H27.sign(healthy_trace(steps=5)).level is Level.OK
-    assert H27.sign(clipped(1.0, norm=0.0)).level is Level.UNKNOWN
-
-
-def test_the_probe_compares_a_typical_element_with_epsilon():
-    assert probed(1.0, 1.0).level is Level.OK
-    assert probed(1.0, 1e-7).level is Level.SUSPECT
-    assert probed(1e-7, 0.0).level is Level.SUSPECT
-    assert probed(0.0, 1.0).level is Level.UNKNOWN
-
-
-def test_a_tight_clip_is_compared_with_the_usual_one():
-    assert H27.experiment(RunConfig()) is None
-    assert H27.experiment(RunConfig(max_grad_norm=0.0)) is None
-    assert H27.experiment(RunConfig(max_grad_norm=0.01)).change == {"max_grad_norm": 1.0}
+test_levels = levels_of(None, {
+    "the probe compares a typical element with epsilon": ("ok", lambda: probed(1.0, 1.0)),
+    "the probe compares a typical element with epsilon (2)": ("suspect", lambda: probed(1.0, 1e-7)),
+    "the probe compares a typical element with epsilon (4)": ("unknown", lambda: probed(0.0, 1.0)),
+    "the probe compares a typical element with epsilon (3)": ("suspect", lambda: probed(1e-7, 0.0)),
+    "an epsilon of 0 swallows no gradient (2)": ("ok", lambda: probed(1.0, 1e-7, epsilon=0.0)),
+    "an epsilon of 0 swallows no gradient (3)": ("suspect",
+        lambda: probed(1.0, 1e-7, epsilon=None)),
+})  # fmt: skip

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from tests.hypotheses.edited import subject
+from tests.hypotheses.edited import levels_of, subject
 from tests.traces import healthy_rows, run_facts
 
 from flatline.hypotheses.base import Level
@@ -46,33 +46,18 @@ def test_where_they_do_not_it_cannot_be_told(settings):
     assert H28.sign(losses(4, **settings)).level is Level.UNKNOWN
 
 
-def test_a_loss_that_other_things_move_says_nothing():
-    assert H28.sign(losses(4, noise=10.0)).level is Level.UNKNOWN
-
-
-@pytest.mark.parametrize(
-    ("ratio", "kind", "level"),
-    [
-        (1.0, "grpo", Level.OK),
-        (1.02, "grpo", Level.NOTE),
-        (2.0, "grpo", Level.FAULT),
-        (0.5, "dapo", Level.FAULT),
-        (1.2, "bnpo", Level.NOTE),
-    ],
-)
+@pytest.mark.parametrize(("ratio", "kind", "level"), [
+    (1.0, "grpo", Level.OK), (1.02, "grpo", Level.NOTE), (2.0, "grpo", Level.FAULT),
+    (0.5, "dapo", Level.FAULT), (1.2, "bnpo", Level.NOTE),
+])  # fmt: skip
 def test_the_gradient_must_not_depend_on_the_passes(ratio, kind, level):
     assert probed(ratio, kind).level is level
 
 
-@pytest.mark.parametrize(
-    ("ratio", "steps", "level"),
-    [
-        (0.5, 2, Level.SUSPECT),
-        (0.5, 200, Level.NOTE),
-        (1.0, 2, Level.OK),
-        (float("nan"), 2, Level.OK),
-    ],
-)
+@pytest.mark.parametrize(("ratio", "steps", "level"), [
+    (0.5, 2, Level.SUSPECT), (0.5, 200, Level.NOTE), (1.0, 2, Level.OK),
+    (float("nan"), 2, Level.OK),
+])  # fmt: skip
 def test_the_short_step_at_the_end_of_an_epoch_is_divided_by_its_own_passes(ratio, steps, level):
     short = ShortStep(passes=1, usual=2, steps=steps, ratio=ratio)
     found = Accumulation(passes=(1, 2), norms=(1.0, 1.0), cosine=1.0, short=short)
@@ -81,6 +66,11 @@ def test_the_short_step_at_the_end_of_an_epoch_is_divided_by_its_own_passes(rati
     assert level is Level.OK or "ends with a step of 1 instead of 2 passes" in finding.text
 
 
-def test_a_batch_that_cannot_be_halved_says_nothing():
-    looked = subject(accumulation=lambda: None, settings={})
-    assert H28.probe(looked).level is Level.UNKNOWN
+test_levels_of_the_sign = levels_of(H28.sign, {
+    "a loss that other things move": ("unknown", lambda: losses(4, noise=10.0)),
+})  # fmt: skip
+
+test_levels_of_the_probe = levels_of(H28.probe, {
+    "a batch that cannot be halved": ("unknown",
+        lambda: subject(accumulation=lambda: None, settings={})),
+})  # fmt: skip

@@ -1,9 +1,8 @@
 """H30: the entropy falls and groups die with it."""
 
-import pytest
-from tests.traces import healthy_rows, healthy_trace, run_facts
+from tests.hypotheses.edited import levels_of
+from tests.traces import healthy_rows, run_facts
 
-from flatline.config import RunConfig
 from flatline.hypotheses.base import Level
 from flatline.hypotheses.h30_entropy_collapse import EntropyCollapse
 from flatline.trace import Trace
@@ -21,26 +20,6 @@ def collapsing(to, *, dead=0.9, gain=0.0, steps=12):
     return Trace.from_rows(run=run_facts(), **rows)
 
 
-def test_an_entropy_that_falls_with_the_groups_is_suspected():
-    finding = H30.sign(collapsing(0.05))
-    assert finding.level is Level.SUSPECT
-    assert "equal rewards" in finding.text
-
-
-def test_a_fall_alone_is_noted():
-    assert H30.sign(collapsing(0.05, dead=0.1)).level is Level.NOTE
-    assert H30.sign(collapsing(0.05, gain=0.5)).level is Level.NOTE
-
-
-def test_an_entropy_that_stays_is_fine():
-    assert H30.sign(collapsing(0.5)).level is Level.OK
-    assert H30.sign(healthy_trace(steps=12)).level is Level.OK
-
-
-def test_few_steps_say_nothing():
-    assert H30.sign(healthy_trace(steps=5)).level is Level.UNKNOWN
-
-
 def test_groups_that_were_not_recorded_leave_a_note():
     rows = healthy_rows(steps=12, gain=0.0)
     for row in rows["steps"][1:]:
@@ -49,6 +28,9 @@ def test_groups_that_were_not_recorded_leave_a_note():
     assert H30.sign(Trace.from_rows(run=run_facts(), **rows)).level is Level.NOTE
 
 
-@pytest.mark.parametrize(("temperature", "there"), [(1.0, False), (0.5, True)])
-def test_a_low_temperature_is_compared_with_1(temperature, there):
-    assert (H30.experiment(RunConfig(temperature=temperature)) is not None) == there
+test_levels_of_the_sign = levels_of(H30.sign, {
+    "an entropy that falls with the groups": ("suspect", lambda: collapsing(0.05)),
+    "a fall alone is noted": ("note", lambda: collapsing(0.05, dead=0.1)),
+    "a fall alone is noted (2)": ("note", lambda: collapsing(0.05, gain=0.5)),
+    "an entropy that stays is fine": ("ok", lambda: collapsing(0.5)),
+})  # fmt: skip

@@ -5,10 +5,9 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from tests.hypotheses.edited import subject
+from tests.hypotheses.edited import levels_of, subject
 from tests.traces import healthy_rows, run_facts
 
-from flatline.config import RunConfig
 from flatline.diagnosis.found import explained_by
 from flatline.diagnosis.report import rank
 from flatline.hypotheses.base import Level
@@ -38,15 +37,6 @@ def probed(kl, *, growth=10.0):
     return H31.probe(subject(kl_pull=lambda: pull))
 
 
-def test_a_kl_that_stands_still_under_a_flat_reward_is_suspected():
-    assert H31.sign(held(plateau)).level is Level.SUSPECT
-
-
-def test_a_kl_that_goes_on_or_a_reward_that_rises_leaves_a_note():
-    assert H31.sign(held(lambda step: 0.002 * step)).level is Level.NOTE
-    assert H31.sign(held(plateau, gain=0.5)).level is Level.NOTE
-
-
 def risen(*, beta=0.5, solved=False):
     """A reward that rises in the first third of the run and stands from there on."""
     rows = healthy_rows(steps=24, prompts=48, gain=0.0)
@@ -58,31 +48,9 @@ def risen(*, beta=0.5, solved=False):
     return Trace.from_rows(run=run_facts(beta=beta), **rows)
 
 
-def test_a_reward_that_rose_and_stands_under_a_firm_beta_is_suspected():
-    found = H31.sign(risen())
-    assert found.level is Level.SUSPECT
-    assert "does not change, and neither does the reward" in found.text
-
-
-def test_a_reward_that_stands_at_the_end_of_learning_is_not_the_anchors():
-    assert H31.sign(risen(beta=0.12)).level is Level.NOTE, "a light beta"
-    assert H31.sign(risen(solved=True)).level is Level.NOTE, "nothing is left to learn"
-
-
 @pytest.mark.parametrize("beta", [0.04, 5.0])
 def test_a_light_beta_cannot_hold_and_a_heavy_one_is_h03s(beta):
-    level = Level.OK if beta < 1 else Level.UNKNOWN
-    assert H31.sign(held(plateau, beta=beta)).level is level
-
-
-def test_without_a_kl_term_it_does_not_apply():
-    assert "Does not apply" in H31.sign(held(plateau, beta=0.0)).text
-    assert "Does not apply" in H31.probe(subject(kl_pull=lambda: None)).text
-
-
-def test_the_probe_carries_the_pull_on_to_one_step():
-    assert probed(0.001).level is Level.OK
-    assert probed(0.02).level is Level.SUSPECT
+    assert H31.sign(held(plateau, beta=beta)).level is (Level.OK if beta < 1 else Level.UNKNOWN)
 
 
 def test_a_gradient_that_does_not_grow_with_the_distance_is_rounding():
@@ -105,6 +73,25 @@ def test_a_rate_that_destroys_explains_the_pull_and_is_not_explained_by_it():
     assert explained_by([pull, rate]) == {"H31": "H24"}
 
 
-def test_beta_is_compared_with_none():
-    assert H31.experiment(RunConfig()) is None
-    assert H31.experiment(RunConfig(kl_beta=0.04)).change == {"kl_beta": 0.0}
+test_levels_of_the_sign = levels_of(H31.sign, {
+    "a kl that stands still under a flat reward": ("suspect", lambda: held(plateau)),
+    "a kl that goes on or a reward that rises leaves a note": ("note",
+        lambda: held(lambda step: 0.002 * step)),
+    "a kl that goes on or a reward that rises leaves a note (2)": ("note",
+        lambda: held(plateau, gain=0.5)),
+    "a reward that rose and stands under a firm beta": ("suspect", lambda: risen()),
+    "a reward that stands at the end of learning is not the anchors": ("note",
+        lambda: risen(beta=0.12)),
+    "nothing is left to learn": ("note", lambda: risen(solved=True)),
+    "without a kl term it does not apply": ("ok", lambda: held(plateau, beta=0.0)),
+})  # fmt: skip
+
+test_levels = levels_of(None, {
+    "the probe carries the pull on to one step": ("ok", lambda: probed(0.001)),
+    "the probe carries the pull on to one step (2)": ("suspect", lambda: probed(0.02)),
+})  # fmt: skip
+
+
+test_levels_of_the_probe = levels_of(H31.probe, {
+    "without a kl term it does not apply (2)": ("ok", lambda: subject(kl_pull=lambda: None)),
+})  # fmt: skip

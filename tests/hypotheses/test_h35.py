@@ -1,11 +1,9 @@
 """H35 length-bias."""
 
 import numpy as np
-import pytest
+from tests.hypotheses.edited import levels_of
 from tests.traces import healthy_rows, run_facts, trace_of
 
-from flatline.config import RunConfig
-from flatline.errors import NotRecorded
 from flatline.hypotheses.base import Level
 from flatline.hypotheses.h35_length_bias import LengthBias
 from flatline.trace import Trace
@@ -37,10 +35,6 @@ def test_a_factor_is_seen_on_one_batch_too():
     assert H.sign(run(length=mixed, power=2.0, steps=1)).level is Level.FAULT
 
 
-def test_rollouts_of_all_lengths_without_a_factor_are_ruled_out():
-    assert H.sign(run(length=mixed)).level is Level.OK
-
-
 def paid_for(sign):
     """Tokens that rollouts have beyond others: those that are paid more, or less."""
     return lambda row: 5 * (sign * row["advantage"] > 0)
@@ -60,23 +54,6 @@ def test_problems_that_get_harder_make_rollouts_longer_without_a_bias():
         assert H.sign(run(length=length, gain=-0.25)).level is Level.NOTE
 
 
-def test_lengths_that_double_while_the_reward_rises_are_learning():
-    rising = run(length=lambda row: 20 * row["step"] + row["rollout"] % 5, gain=0.5, steps=30)
-    assert H.sign(rising).level is Level.OK
-
-
-def test_without_lengths_nothing_is_said():
-    with pytest.raises(NotRecorded):
-        H.sign(trace_of([[0.0, 1.0]]))
-    same = trace_of([[0.0, 1.0]] * 8, model_tokens=5)
-    assert H.sign(same).level is Level.UNKNOWN
-
-
-@pytest.mark.parametrize(("loss", "other"), [("grpo", "dapo"), ("dr_grpo", "grpo")])
-def test_the_arms_average_the_loss_in_two_ways(loss, other):
-    assert H.experiment(RunConfig(loss_type=loss)).change == {"loss_type": other}
-
-
 def test_advantages_of_other_scalings_have_no_factor():
     rows = healthy_rows(steps=4)
     for row in rows["rollouts"]:
@@ -85,5 +62,13 @@ def test_advantages_of_other_scalings_have_no_factor():
     plain = (rewards - rewards.mean(axis=1, keepdims=True)).ravel()
     for row, advantage in zip(rows["rollouts"], plain, strict=True):
         row["advantage"] = advantage
-    trace = Trace.from_rows(run=run_facts(scale_rewards="none"), **rows)
-    assert H.sign(trace).level is Level.OK
+    assert H.sign(Trace.from_rows(run=run_facts(scale_rewards="none"), **rows)).level is Level.OK
+
+
+test_levels_of_the_sign = levels_of(H.sign, {
+    "rollouts of all lengths without a factor": ("ok", lambda: run(length=mixed)),
+    "lengths that double while the reward rises are learning": ("ok",
+        lambda: run(length=lambda row: 20 * row["step"] + row["rollout"] % 5, gain=0.5, steps=30)),
+    "without lengths nothing is said": ("unknown",
+        lambda: trace_of([[0.0, 1.0]] * 8, model_tokens=5)),
+})  # fmt: skip

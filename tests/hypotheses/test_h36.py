@@ -1,11 +1,9 @@
 """H36 turn-credit."""
 
 import numpy as np
-import pytest
+from tests.hypotheses.edited import levels_of
 from tests.traces import healthy_rows, run_facts, trace_of
 
-from flatline.config import RunConfig
-from flatline.errors import NotRecorded
 from flatline.hypotheses.base import Level
 from flatline.hypotheses.h36_turn_credit import TurnCredit
 from flatline.trace import Trace
@@ -26,32 +24,13 @@ def run(pay, *, steps=12, noise=0.0):
     return Trace.from_rows(run=run_facts(), **rows)
 
 
-def test_finding_that_is_punished_as_much_as_it_helps_is_suspected():
-    found = H.sign(run(lambda found, right: right - 0.6 * found))
-    assert found.level is Level.SUSPECT
-    assert "pushed down" in found.text
-
-
 def test_completions_of_one_turn_have_no_turns_to_credit():
     rows = healthy_rows(steps=2)
     for row in rows["rollouts"]:
         row["turns"] = 1
-    found = H.sign(Trace.from_rows(run=run_facts(tools=0), **rows))
-    assert found.level is Level.OK and "Does not apply" in found.text
+    assert H.sign(Trace.from_rows(run=run_facts(tools=0), **rows)).level is Level.OK
     rows["rollouts"][0]["turns"] = 2
     assert "Does not apply" not in H.sign(Trace.from_rows(run=run_facts(tools=0), **rows)).text
-
-
-def test_finding_that_pays_through_the_answer_is_ruled_out():
-    assert H.sign(run(lambda found, right: float(right))).level is Level.OK
-
-
-def test_a_reward_that_does_not_follow_the_answer_either_is_left_to_h05():
-    assert H.sign(run(lambda found, right: 0.0, noise=1.0)).level is Level.UNKNOWN
-
-
-def test_few_groups_say_nothing():
-    assert H.sign(run(lambda found, right: right - 0.4 * found, steps=1)).level is Level.UNKNOWN
 
 
 def test_a_part_of_our_own_tasks_can_say_what_was_found():
@@ -62,17 +41,14 @@ def test_a_part_of_our_own_tasks_can_say_what_was_found():
         {"exact_match": r, "progress": p, "combined": r - 0.6 * p}
         for r, p in zip(right.ravel(), progress.ravel(), strict=True)
     ]
-    trace = trace_of((right - 0.6 * progress).tolist(), parts=parts)
-    assert H.sign(trace).level is Level.SUSPECT
+    assert H.sign(trace_of((right - 0.6 * progress).tolist(), parts=parts)).level is Level.SUSPECT
 
 
-def test_it_needs_to_know_what_was_found_and_what_is_right():
-    with pytest.raises(NotRecorded):
-        H.sign(trace_of([[0.0, 1.0]]))
-    with pytest.raises(NotRecorded):
-        H.sign(trace_of([[0.0, 1.0]], parts={"exact_match": 1.0}))
-
-
-def test_a_reward_of_one_part_is_compared_with_the_whole():
-    assert H.experiment(RunConfig(reward="exact_match")).change == {"reward": "combined"}
-    assert H.experiment(RunConfig()) is None
+test_levels_of_the_sign = levels_of(H.sign, {
+    "finding that is punished as much as it helps": ("suspect",
+        lambda: run(lambda found, right: right - 0.6 * found)),
+    "finding that pays through the answer": ("ok", lambda: run(lambda found, right: float(right))),
+    "a reward that does not follow the answer either is left to h05": ("unknown",
+        lambda: run(lambda found, right: 0.0, noise=1.0)),
+    "few groups": ("unknown", lambda: run(lambda found, right: right - 0.4 * found, steps=1)),
+})  # fmt: skip

@@ -2,9 +2,9 @@
 
 import numpy as np
 import pytest
-from tests.traces import healthy_trace, run_facts, trace_of
+from tests.hypotheses.edited import levels_of
+from tests.traces import run_facts, trace_of
 
-from flatline.config import RunConfig
 from flatline.errors import NotRecorded
 from flatline.hypotheses.base import Level
 from flatline.hypotheses.h37_format_dominates import FormatDominates
@@ -20,16 +20,6 @@ def run(weight, *, groups=40, form=0.7, right=0.5, name="format"):
         {"exact_match": c, name: t} for c, t in zip(correct.ravel(), tidy.ravel(), strict=True)
     ]
     return trace_of((correct + weight * tidy).tolist(), parts=parts)
-
-
-def test_a_reward_that_follows_form_more_than_answers_is_suspected():
-    found = H.sign(run(3.0))
-    assert found.level is Level.SUSPECT
-    assert "`format`" in found.text
-
-
-def test_form_is_found_by_its_values_and_not_by_its_name():
-    assert H.sign(run(3.0, name="bonus")).level is Level.SUSPECT
 
 
 def test_a_part_that_is_the_length_is_no_form():
@@ -54,23 +44,15 @@ def test_a_part_that_goes_with_the_answer_is_no_form():
     )
 
 
-def test_form_that_counts_less_than_the_answer_is_ruled_out():
-    assert H.sign(run(0.3)).level is Level.OK
-    assert H.sign(healthy_trace()).level is Level.OK
-
-
-def test_form_that_is_learnt_and_leaves_nothing_is_noted():
-    found = H.sign(run(1.0, form=1.0, right=0.0))
-    assert found.level is Level.NOTE
-    assert "100% of the groups are equal" in found.text
-
-
 def test_a_reward_without_form_is_not_concerned_and_one_without_answers_unknown():
-    assert "Does not apply" in H.sign(trace_of([[0.0, 1.0]], parts={"exact_match": 1.0})).text
+    assert H.sign(trace_of([[0.0, 1.0]], parts={"exact_match": 1.0})).level is Level.OK
     with pytest.raises(NotRecorded):
         H.sign(trace_of([[0.0, 1.0]], parts={"f1": 0.3, "form": 0.5}))
 
 
-def test_the_answer_alone_is_the_other_arm():
-    assert H.experiment(RunConfig()).change == {"reward": "exact_match"}
-    assert H.experiment(RunConfig(reward="format")) is None
+test_levels_of_the_sign = levels_of(H.sign, {
+    "a reward that follows form more than answers": ("suspect", lambda: run(3.0)),
+    "form is found by its values and not by its name": ("suspect", lambda: run(3.0, name="bonus")),
+    "form that counts less than the answer is ruled out": ("ok", lambda: run(0.3)),
+    "form that is learnt and leaves nothing": ("note", lambda: run(1.0, form=1.0, right=0.0)),
+})  # fmt: skip

@@ -4,7 +4,8 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from tests.traces import healthy_rows, healthy_trace, run_facts, trace_of
+from tests.hypotheses.edited import levels_of
+from tests.traces import healthy_rows, healthy_trace, run_facts
 
 from flatline.errors import NotRecorded
 from flatline.hypotheses.base import Level
@@ -52,48 +53,6 @@ def _gold(reward):
     return OracleCase(problem="p", script="gold", reward=reward, gold_reward=reward)
 
 
-def test_a_reward_that_rises_while_answers_get_worse_is_suspected():
-    found = H.sign(run(lambda step: 0.6 - 0.4 * (step > 15), gamed, calls=lambda step: step))
-    assert found.level is Level.SUSPECT
-    assert "Calls per rollout go from" in found.text
-
-
-def test_a_run_that_learns_is_ruled_out():
-    assert H.sign(healthy_trace(steps=12, gain=0.5)).level is Level.OK
-
-
-def test_a_part_that_falls_while_answers_get_better_is_noted():
-    found = H.sign(run(lambda step: 0.2 + 0.5 * (step > 15), gamed))
-    assert found.level is Level.NOTE
-    assert "`precision` falls" in found.text
-
-
-def test_a_reward_that_never_followed_the_answer_is_left_to_h05():
-    def always(step):
-        return 0.3 + 0.6 * (step > 15)
-
-    rows = run(lambda step: 0.05 * (step < 10), always)
-    assert H.sign(rows).level is not Level.SUSPECT
-
-
-def test_a_short_run_or_one_without_answers_says_nothing():
-    assert H.sign(healthy_trace(steps=2)).level is Level.UNKNOWN
-    with pytest.raises(NotRecorded):
-        H.sign(trace_of([[0.0, 1.0]]))
-
-
-def test_tricks_that_earn_what_gold_earns_are_a_fault():
-    found = H.probe(oracle("cite_everything", "dump_all_documents"))
-    assert found.level is Level.FAULT
-    assert "cite_everything" in found.evidence[0].text
-
-
-def test_honest_mistakes_that_earn_as_much_are_left_to_h39():
-    assert H.probe(oracle("cite_everything", "wrong_answer")).level is Level.OK
-    assert H.probe(oracle("cite_everything", gold=0.5)).level is Level.UNKNOWN
-    assert H.probe(oracle()).level is Level.OK
-
-
 def log(seed=0, **slopes):
     """Rows of a log; each column goes from 0.5 by its slope, with noise."""
     rng, rows = np.random.default_rng(seed), 90
@@ -112,13 +71,6 @@ def test_a_log_in_which_a_part_falls_while_the_reward_rises_is_no_all_clear():
     found = H.sign(log(reward=0.4, rewards__bonus__mean=0.6, rewards__right__mean=-0.2))
     assert found.level is Level.NOTE
     assert found.points_at_cause
-    assert "`right` falls" in found.text
-
-
-def test_a_log_whose_held_out_score_falls_while_the_reward_rises_is_suspected():
-    found = H.sign(log(reward=0.4, eval__accuracy=-0.3))
-    assert found.level is Level.SUSPECT
-    assert "`eval/accuracy` falls" in found.text
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -136,3 +88,26 @@ def test_a_held_out_column_that_is_no_score_may_fall(name):
 @pytest.mark.parametrize("name", ["eval_reward", "val-core__x__reward__mean@4", "test__pass_rate"])
 def test_what_trainers_call_a_held_out_score_is_one(name):
     assert H.sign(log(reward=0.4, **{name: -0.3})).level is Level.SUSPECT
+
+
+test_levels_of_the_sign = levels_of(H.sign, {
+    "a run that learns": ("ok", lambda: healthy_trace(steps=12, gain=0.5)),
+    "a part that falls while answers get better": ("note",
+        lambda: run(lambda step: 0.2 + 0.5 * (step > 15), gamed)),
+    "a log whose held out score falls while the reward rises": ("suspect",
+        lambda: log(reward=0.4, eval__accuracy=-0.3)),
+    "a reward that rises while answers get worse": ("suspect",
+        lambda: run(lambda step: 0.6 - 0.4 * (step > 15), gamed, calls=lambda step: step)),
+    "a reward that never followed the answer is left to h05": ("no suspect",
+        lambda: run(lambda step: 0.05 * (step < 10), lambda step: 0.3 + 0.6 * (step > 15))),
+})  # fmt: skip
+
+test_levels_of_the_probe = levels_of(H.probe, {
+    "tricks that earn what gold earns": ("fault",
+        lambda: oracle("cite_everything", "dump_all_documents")),
+    "honest mistakes that earn as much are left to h39": ("ok",
+        lambda: oracle("cite_everything", "wrong_answer")),
+    "honest mistakes that earn as much are left to h39 (2)": ("unknown",
+        lambda: oracle("cite_everything", gold=0.5)),
+    "honest mistakes that earn as much are left to h39 (3)": ("ok", lambda: oracle()),
+})  # fmt: skip

@@ -4,9 +4,9 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from tests.hypotheses.edited import levels_of
 from tests.traces import healthy_rows, healthy_trace, run_facts, trace_of
 
-from flatline.errors import NotRecorded
 from flatline.hypotheses.answers import given_answer
 from flatline.hypotheses.base import Level
 from flatline.hypotheses.h39_reward_parser import RewardParser
@@ -43,78 +43,29 @@ def oracle(gold=(1.0,) * 8, below=(), above=(), played=40):
     return SimpleNamespace(oracle=lambda: found, trace=healthy_trace(steps=1))
 
 
-def test_right_answers_paid_as_wrong_are_suspected_with_examples():
-    found = H.sign(changed(misread))
-    assert found.level is Level.SUSPECT
-    assert "'right'" in found.evidence[0].text
-    assert found.evidence[0].rollout is not None
+def perfect(row):
+    tidy = row["parts"]["format"]
+    parts = {"exact_match": 1.0, "format": tidy}
+    return {"reward": 0.9 + 0.1 * tidy, "parts": parts, "completion": "<answer>right</answer>"}
 
 
-def test_one_batch_is_enough():
-    assert H.sign(changed(misread, steps=1)).level is Level.SUSPECT
-
-
-def test_a_reward_without_parts_is_judged_by_its_own_two_values():
-    rewards = [[0.0] * 6 + [1.0, 0.0]] * 8
-    texts = (["<answer>b</answer>"] * 3 + ["<answer>a</answer>"] * 4 + ["no answer"]) * 8
-    found = H.sign(trace_of(rewards, completion=texts, gold="a", finish="eos"))
-    assert found.level is Level.SUSPECT
-    assert "the reward" in found.text
-
-
-def test_a_healthy_run_is_ruled_out():
-    assert H.sign(healthy_trace()).level is Level.OK
-
-
-def test_a_perfect_policy_whose_format_varies_is_healthy():
-    def perfect(row):
-        tidy = row["parts"]["format"]
-        parts = {"exact_match": 1.0, "format": tidy}
-        return {
-            "reward": 0.9 + 0.1 * tidy,
-            "parts": parts,
-            "completion": "<answer>right</answer>",
-        }
-
-    assert H.sign(changed(perfect)).level is Level.OK
-
-
-def test_an_answer_marked_in_a_way_that_is_never_paid_is_not_held_against_the_reward():
-    def boxed(row):
-        right = row["parts"]["exact_match"]
-        strange = right and row["rollout"] % 2
-        parts = {"exact_match": 0.0 if strange else right, "format": 1.0}
-        return {"parts": parts} | ({"completion": "\\boxed{right}"} if strange else {})
-
-    assert H.sign(changed(boxed)).level is Level.OK
+def boxed(row):
+    right = row["parts"]["exact_match"]
+    strange = right and row["rollout"] % 2
+    parts = {"exact_match": 0.0 if strange else right, "format": 1.0}
+    return {"parts": parts} | ({"completion": "\\boxed{right}"} if strange else {})
 
 
 def test_rollouts_that_a_limit_cut_off_do_not_count():
-    def cut(row):
-        return {**misread(row), "finish": "turn_length"}
-
-    assert H.sign(changed(cut)).level in (Level.UNKNOWN, Level.NOTE)
-
-
-def test_pay_that_is_wrong_in_both_directions_is_left_to_h33():
-    def inverted(row):
-        return {"parts": {"exact_match": 1 - row["parts"]["exact_match"], "format": 1.0}}
-
-    found = H.sign(changed(inverted))
-    assert found.level is Level.NOTE
-    assert "H33" in found.text
+    assert H.sign(changed(lambda row: {**misread(row), "finish": "turn_length"})).level in (
+        Level.UNKNOWN,
+        Level.NOTE,
+    )
 
 
 def test_no_right_answer_says_nothing_and_no_gold_is_said():
     wrong = changed(lambda row: {"completion": "<answer>wrong</answer>", "reward": 0.5})
     assert H.sign(wrong).level in (Level.UNKNOWN, Level.NOTE)
-    with pytest.raises(NotRecorded):
-        H.sign(trace_of([[0.0, 1.0]], completion="<answer>a</answer>"))
-
-
-def test_all_rewards_missing_is_said():
-    with pytest.raises(NotRecorded):
-        H.sign(trace_of([[np.nan, np.nan]], completion="<answer>a</answer>", gold="a"))
 
 
 @pytest.mark.parametrize(
@@ -135,30 +86,11 @@ def test_only_a_single_marked_answer_of_the_last_message_is_read(text, answer):
     assert (found[1] if found else None) == answer
 
 
-def test_the_probe_faults_gold_that_earns_less_than_the_maximum():
-    found = H.probe(oracle(gold=(0.0, 1.0, 1.0), below=[case(0.0, 0.0)]))
-    assert found.level is Level.FAULT
-    assert found.evidence
-
-
-def test_the_probe_faults_a_corruption_that_beats_gold():
-    assert H.probe(oracle(above=[case(1.2, 1.0, "cite_all")])).level is Level.FAULT
-
-
-def test_the_probe_suspects_a_corruption_that_equals_gold():
-    assert H.probe(oracle(above=[case(1.0, 1.0, "empty")])).level is Level.SUSPECT
-
-
 def test_the_probe_leaves_noise_to_h05_and_a_saturated_reward_to_h32():
     noisy = tuple(np.random.default_rng(0).normal(1, 1, 8))
     below = [case(value, value) for value in noisy if value < 1]
     assert "H05" in H.probe(oracle(gold=noisy, below=below)).text
     assert "H32" in H.probe(oracle(above=[case(1.0, 1.0, "x")] * 30)).text
-
-
-def test_the_probe_passes_a_sound_reward_and_one_with_a_factor_for_hops():
-    assert H.probe(oracle()).level is Level.OK
-    assert H.probe(oracle(gold=(1.0, 1.5, 2.0, 1.0))).level is Level.OK
 
 
 def test_the_probe_also_looks_at_the_batch_that_was_played():
@@ -167,14 +99,10 @@ def test_the_probe_also_looks_at_the_batch_that_was_played():
     assert H.probe(subject).level is Level.SUSPECT
 
 
-def test_other_numbers_that_are_paid_as_right_are_suspected():
-    def lenient(row):
-        wrong = row["rollout"] % 2
-        paid = {"parts": {"exact_match": 1.0, "format": 1.0}, "reward": 1.0}
-        return {"gold": "42", "completion": f"<answer>{7 if wrong else 42}</answer>", **paid}
-
-    found = H.sign(changed(lenient))
-    assert found.level is Level.SUSPECT and "other numbers" in found.text
+def lenient(row):
+    wrong = row["rollout"] % 2
+    paid = {"parts": {"exact_match": 1.0, "format": 1.0}, "reward": 1.0}
+    return {"gold": "42", "completion": f"<answer>{(7 if wrong else 42)}</answer>", **paid}
 
 
 def test_other_words_that_are_paid_as_right_may_be_aliases():
@@ -190,6 +118,7 @@ def test_what_a_part_about_the_form_pays_is_not_taken_for_right():
     """Two parts that could both say right, of which one is always 0: their sum has two values."""
 
     def formed(parts):
+
         def change(row):
             paid = float(row["rollout"] % 2)
             return {
@@ -204,8 +133,7 @@ def test_what_a_part_about_the_form_pays_is_not_taken_for_right():
 
     both = changed(formed(lambda paid: {"right": 0.0, "one_answer": paid}))
     assert H.sign(both).level not in (Level.FAULT, Level.SUSPECT)
-    alone = changed(formed(lambda paid: {}))
-    assert H.sign(alone).level is Level.SUSPECT
+    assert H.sign(changed(formed(lambda paid: {}))).level is Level.SUSPECT
 
 
 def bare(said, paid):
@@ -216,12 +144,39 @@ def bare(said, paid):
     return trace_of(rewards, completion=texts, gold=gold, finish=["eos"] * 32)
 
 
-def test_completions_that_are_nothing_but_an_answer_are_read_as_they_are():
-    right = bare(lambda k: str(k // 4 if k % 2 else 99), lambda k: float(k % 2))
-    assert H.sign(right).level is Level.OK
-    ended = bare(lambda k: f"{k // 4 if k % 2 else 99} </s>", lambda k: float(k % 2))
-    assert H.sign(ended).level is Level.OK
-    unpaid = bare(lambda k: str(k // 4 if k % 2 else 99), lambda k: float(k % 4 == 3))
-    assert H.sign(unpaid).level is Level.SUSPECT
-    words = bare(lambda k: "let me think about that question " * 3, lambda k: float(k % 2))
-    assert H.sign(words).level is Level.UNKNOWN
+test_levels_of_the_sign = levels_of(H.sign, {
+    "right answers paid as wrong are suspected with examples": ("suspect",
+        lambda: changed(misread)),
+    "one batch is enough": ("suspect", lambda: changed(misread, steps=1)),
+    "a perfect policy whose format varies is healthy": ("ok", lambda: changed(perfect)),
+    "an answer marked in a way that is never paid is not held against the reward": ("ok",
+        lambda: changed(boxed)),
+    "other numbers that are paid as right": ("suspect", lambda: changed(lenient)),
+    "a reward without parts is judged by its own two values": ("suspect",
+        lambda: trace_of([[0.0] * 6 + [1.0, 0.0]] * 8,
+            completion=[*["<answer>b</answer>"] * 3, *["<answer>a</answer>"] * 4, "no answer"] * 8,
+            gold="a", finish="eos")),
+    "pay that is wrong in both directions is left to h33": ("note",
+        lambda: changed(lambda row: {"parts": {"exact_match": 1 - row["parts"]["exact_match"],
+            "format": 1.0}})),
+    "completions that are nothing but an answer are read as they are": ("ok",
+        lambda: bare(lambda k: str(k // 4 if k % 2 else 99), lambda k: float(k % 2))),
+    "completions that are nothing but an answer are read as they are (2)": ("ok",
+        lambda: bare(lambda k: f"{(k // 4 if k % 2 else 99)} </s>", lambda k: float(k % 2))),
+    "completions that are nothing but an answer are read as they are (3)": ("suspect",
+        lambda: bare(lambda k: str(k // 4 if k % 2 else 99), lambda k: float(k % 4 == 3))),
+    "completions that are nothing but an answer are read as they are (4)": ("unknown",
+        lambda: bare(lambda k: "let me think about that question " * 3, lambda k: float(k % 2))),
+})  # fmt: skip
+
+test_levels_of_the_probe = levels_of(H.probe, {
+    "the probe faults gold that earns less than the maximum": ("fault",
+        lambda: oracle(gold=(0.0, 1.0, 1.0), below=[case(0.0, 0.0)])),
+    "the probe faults a corruption that beats gold": ("fault",
+        lambda: oracle(above=[case(1.2, 1.0, "cite_all")])),
+    "the probe suspects a corruption that equals gold": ("suspect",
+        lambda: oracle(above=[case(1.0, 1.0, "empty")])),
+    "the probe passes a sound reward and one with a factor for hops": ("ok", lambda: oracle()),
+    "the probe passes a sound reward and one with a factor for hops (2)": ("ok",
+        lambda: oracle(gold=(1.0, 1.5, 2.0, 1.0))),
+})  # fmt: skip

@@ -3,11 +3,9 @@
 from types import SimpleNamespace
 
 import numpy as np
-import pytest
+from tests.hypotheses.edited import levels_of
 from tests.traces import run_facts, trace_of
 
-from flatline.errors import NotRecorded
-from flatline.hypotheses.base import Level
 from flatline.hypotheses.h40_hop_factor import HopFactor
 
 H = HopFactor()
@@ -31,20 +29,6 @@ def subject(gold, scaling="none"):
     )
 
 
-def test_right_answers_that_earn_more_at_more_hops_are_suspected():
-    found = H.sign(run(lambda hops: hops / 2))
-    assert found.level is Level.SUSPECT
-    assert "1 at 2, 1.5 at 3, 2 at 4 hops" in found.text
-
-
-def test_a_factor_that_the_groups_spread_cancels_is_noted():
-    assert H.sign(run(lambda hops: hops / 2, scaling="group")).level is Level.NOTE
-
-
-def test_one_pay_for_all_is_ruled_out():
-    assert H.sign(run(lambda hops: 1.0)).level is Level.OK
-
-
 def paid(part, name):
     """Thirty groups that are paid a part of the reward alone; two to four hops, in turn."""
     hops = np.repeat(2 + np.arange(30) % 3, 8).tolist()
@@ -53,25 +37,22 @@ def paid(part, name):
     return trace_of(part.tolist(), run=facts, hops=hops, parts=parts)
 
 
-def test_a_part_that_says_how_right_says_nothing_of_a_factor():
-    rng = np.random.default_rng(0)
-    harder = rng.random((30, 8)) / (1 + np.arange(30) % 3)[:, None]
-    assert H.sign(paid(harder, "accuracy")).level is Level.UNKNOWN
+test_levels_of_the_sign = levels_of(H.sign, {
+    "right answers that earn more at more hops": ("suspect", lambda: run(lambda hops: hops / 2)),
+    "a factor that the groups spread cancels": ("note",
+        lambda: run(lambda hops: hops / 2, scaling="group")),
+    "one pay for all": ("ok", lambda: run(lambda hops: 1.0)),
+    "one level or few right answers": ("unknown", lambda: run(lambda hops: hops / 2, groups=1)),
+    "a part that says how right says nothing of a factor": ("unknown",
+        lambda: paid(np.random.default_rng(0).random((30, 8)) / (1 + np.arange(30) % 3)[:,
+            None], "accuracy")),
+    "a factor inside the part itself is seen": ("suspect",
+        lambda: paid((np.random.default_rng(0).random((30,
+            8)) < 0.5) * (1 + np.arange(30)[:, None] % 3 / 2), "correctness")),
+})  # fmt: skip
 
-
-def test_a_factor_inside_the_part_itself_is_seen():
-    right = np.random.default_rng(0).random((30, 8)) < 0.5
-    factor = 1 + np.arange(30)[:, None] % 3 / 2
-    assert H.sign(paid(right * factor, "correctness")).level is Level.SUSPECT
-
-
-def test_one_level_or_few_right_answers_say_nothing():
-    assert H.sign(run(lambda hops: hops / 2, groups=1)).level is Level.UNKNOWN
-    with pytest.raises(NotRecorded):
-        H.sign(trace_of([[0.0, 1.0]], hops=2))
-
-
-def test_the_probe_asks_what_gold_earns():
-    assert H.probe(subject([1.0, 1.5, 2.0])).level is Level.SUSPECT
-    assert H.probe(subject([1.0, 1.5, 2.0], "group")).level is Level.NOTE
-    assert H.probe(subject([1.0, 1.0, 1.0])).level is Level.OK
+test_levels_of_the_probe = levels_of(H.probe, {
+    "the probe asks what gold earns": ("suspect", lambda: subject([1.0, 1.5, 2.0])),
+    "the probe asks what gold earns (2)": ("note", lambda: subject([1.0, 1.5, 2.0], "group")),
+    "the probe asks what gold earns (3)": ("ok", lambda: subject([1.0, 1.0, 1.0])),
+})  # fmt: skip

@@ -4,9 +4,9 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from tests.traces import healthy_rows, healthy_trace, run_facts
+from tests.hypotheses.edited import levels_of
+from tests.traces import healthy_rows, run_facts
 
-from flatline.config import RunConfig
 from flatline.errors import NotRecorded
 from flatline.hypotheses.base import Level
 from flatline.hypotheses.h42_turn_budget import TurnBudget
@@ -31,39 +31,12 @@ def subject(turns, limit):
     return SimpleNamespace(gold_turns=lambda problems: gold)
 
 
-def test_episodes_that_run_out_of_turns_and_earn_nothing_are_suspected():
-    found = H.sign(run(lambda row: row["hops"] == 4))
-    assert found.level is Level.SUSPECT
-    assert "0% at 2, 0% at 3, 100% at 4" in found.text
-
-
-def test_episodes_that_run_out_and_earn_all_the_same_are_not():
-    assert H.sign(run(lambda row: row["hops"] == 4, reward=1.0)).level is Level.OK
-
-
-def test_a_policy_that_comes_to_call_for_ever_is_not_short_of_turns():
-    assert H.sign(run(lambda row: row["step"] > 4)).level is Level.OK
-
-
-def test_a_healthy_run_is_ruled_out_and_few_groups_say_nothing():
-    assert H.sign(healthy_trace()).level is Level.OK
-    assert H.sign(healthy_trace(steps=1, prompts=4)).level is Level.UNKNOWN
-
-
 def test_completions_of_one_turn_cannot_run_out_of_turns():
     rows = healthy_rows(steps=1, prompts=4)
     for row in rows["rollouts"]:
         row["turns"] = 1
-    found = H.sign(Trace.from_rows(run=run_facts(tools=0), **rows))
-    assert found.level is Level.OK and "Does not apply" in found.text
+    assert H.sign(Trace.from_rows(run=run_facts(tools=0), **rows)).level is Level.OK
     assert H.sign(Trace.from_rows(run=run_facts(tools=1), **rows)).level is Level.UNKNOWN
-
-
-def test_the_probe_counts_the_turns_of_gold():
-    found = H.probe(subject([3, 4, 5] * 5, 4))
-    assert found.level is Level.FAULT
-    assert "5 of 15 problems cannot be finished" in found.text
-    assert H.probe(subject([3, 4, 5], 5)).level is Level.OK
 
 
 def test_a_task_without_tools_has_no_turns_to_count():
@@ -72,6 +45,16 @@ def test_a_task_without_tools_has_no_turns_to_count():
         OurSubject.gold_turns(SimpleNamespace(_built=built), 15)
 
 
-def test_twice_the_turns_are_the_other_arm():
-    assert H.experiment(RunConfig(max_turns=4)).change == {"max_turns": 8}
-    assert H.experiment(RunConfig(task="gsm8k")) is None
+test_levels_of_the_sign = levels_of(H.sign, {
+    "episodes that run out of turns and earn nothing": ("suspect",
+        lambda: run(lambda row: row["hops"] == 4)),
+    "episodes that run out and earn all the same are not": ("ok",
+        lambda: run(lambda row: row["hops"] == 4, reward=1.0)),
+    "a policy that comes to call for ever is not short of turns": ("ok",
+        lambda: run(lambda row: row["step"] > 4)),
+})  # fmt: skip
+
+test_levels_of_the_probe = levels_of(H.probe, {
+    "the probe counts the turns of gold": ("fault", lambda: subject([3, 4, 5] * 5, 4)),
+    "the probe counts the turns of gold (2)": ("ok", lambda: subject([3, 4, 5], 5)),
+})  # fmt: skip

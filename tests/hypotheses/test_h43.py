@@ -2,10 +2,10 @@
 
 import numpy as np
 import pytest
-from tests.traces import healthy_rows, healthy_trace, run_facts
+from tests.hypotheses.edited import levels_of
+from tests.traces import healthy_rows, run_facts
 
 from flatline.diagnosis.report import diagnose
-from flatline.errors import NotRecorded
 from flatline.hypotheses.base import Level
 from flatline.hypotheses.h04_context_truncation import ContextTruncation
 from flatline.hypotheses.h43_behaviour_collapse import BehaviourCollapse
@@ -40,20 +40,6 @@ def test_calls_that_are_given_up_while_the_reward_stays_are_suspected():
     assert found.severity < 1, "behind every other suspect"
 
 
-def test_calls_that_are_given_up_while_the_reward_rises_are_noted():
-    assert H.sign(run(given_up, gain=0.5, steps=30)).level is Level.NOTE
-
-
-def test_a_model_that_comes_to_repeat_itself_is_suspected():
-    found = H.sign(run(nothing, prompts=32, ids=lambda row: 7 if row["step"] > 6 else row["ids"]))
-    assert found.level is Level.SUSPECT
-    assert "repeats what it said before" in found.text
-
-
-def test_a_model_that_always_repeated_itself_did_not_collapse():
-    assert H.sign(run(nothing, prompts=32, ids=lambda row: 7)).level is Level.OK
-
-
 def terse(row):
     row["model_tokens"] = 250 if row["step"] < 3 else 6 + row["rollout"] % 3
 
@@ -61,43 +47,12 @@ def terse(row):
 def test_a_model_that_stops_thinking_within_two_steps_is_suspected():
     found = H.sign(run(terse))
     assert found.level is Level.SUSPECT
-    assert "7 tokens of its own, at first 250" in found.text
     assert found.severity < 1, "behind every other suspect"
 
 
-def test_a_model_that_becomes_terse_and_better_did_not_collapse():
-    def learnt(row):
-        terse(row)
-        row["parts"] = {"exact_match": float(row["step"] >= 3)}
-
-    assert H.sign(run(learnt)).level is Level.OK
-
-
-def test_a_model_that_writes_half_as_much_did_not_collapse():
-    def shorter(row):
-        row["model_tokens"] = 250 if row["step"] < 3 else 125
-
-    assert H.sign(run(shorter)).level is Level.OK
-
-
-def test_a_run_that_keeps_its_calls_is_ruled_out():
-    assert H.sign(healthy_trace()).level is Level.OK
-
-
-def test_a_short_run_says_nothing():
-    assert H.sign(healthy_trace(steps=3)).level is Level.UNKNOWN
-
-
-def test_without_a_tool_a_collapse_is_ruled_out_by_what_was_written_and_only_by_that():
-    found = H.sign(run(lambda row: row.update(tool_calls=0)))
-    assert found.level is Level.OK
-    assert "different prompts get different answers" in found.text
-
-    def unseen(row):
-        row |= {"tool_calls": 0, "completion": None}
-
-    with pytest.raises(NotRecorded):
-        H.sign(run(unseen))
+def learnt(row):
+    terse(row)
+    row["parts"] = {"exact_match": float(row["step"] >= 3)}
 
 
 def one_token(row, right):
@@ -109,15 +64,11 @@ def one_token(row, right):
     row["reward"] = row["parts"]["right"] + row["parts"]["short"]
 
 
-@pytest.mark.parametrize(
-    "right",
-    [
-        lambda row, late: 0.0 if late else float(row["rollout"] % 4 == 0),
-        lambda row, late: 0.0,
-        lambda row, late: 0.0 if late else 0.1 * (row["rollout"] % 4),
-    ],
-    ids=["falls", "never right", "is no yes or no"],
-)
+@pytest.mark.parametrize("right", [
+    lambda row, late: 0.0 if late else float(row["rollout"] % 4 == 0),
+    lambda row, late: 0.0,
+    lambda row, late: 0.0 if late else 0.1 * (row["rollout"] % 4),
+], ids=["falls", "never right", "is no yes or no"])  # fmt: skip
 @pytest.mark.parametrize("name", ["right", "correctness", "zzz"])
 def test_a_collapse_into_empty_answers_is_told_whatever_the_reward_is_called(right, name):
     def edit(row):
@@ -130,14 +81,9 @@ def test_a_collapse_into_empty_answers_is_told_whatever_the_reward_is_called(rig
     assert "tokens" in found.text or "one text" in found.text
 
 
-def test_one_answer_to_every_prompt_is_suspected():
-    def same(row):
-        row["tool_calls"] = 0
-        row["completion"] = "42" if row["step"] > 6 else f"{row['rollout']} {row['step']}"
-
-    found = H.sign(run(same))
-    assert found.level is Level.SUSPECT
-    assert "100% of the completions of the last third of the steps are one text" in found.text
+def same(row):
+    row["tool_calls"] = 0
+    row["completion"] = "42" if row["step"] > 6 else f"{row['rollout']} {row['step']}"
 
 
 def shrinking(right, steps=40):
@@ -150,12 +96,6 @@ def shrinking(right, steps=40):
         row = {"step": at, "reward": hit - size / 10, "completion_length": size}
         rows.append({**row, "metrics": metrics})
     return Trace.from_rows(run={"source": "import:trl", "unrecognised": []}, steps=rows)
-
-
-def test_a_log_whose_completions_shrink_to_nothing_is_a_collapse_where_a_part_falls():
-    found = H.sign(shrinking(lambda at: 0.4 if at < 22 else 0.0))
-    assert found.level is Level.SUSPECT
-    assert "`a` goes from 0.38 to 0" in found.text
 
 
 def test_a_log_whose_completions_shrink_while_all_parts_rise_is_a_reservation():
@@ -187,21 +127,35 @@ def running_on(reward, entropy):
 def test_what_is_cut_of_a_policy_that_breaks_is_explained_by_the_break():
     trace = running_on(lambda g: 0.5 - 0.45 * g, lambda g: 0.3 + 2 * g)
     assert H04.sign(trace).level is Level.SUSPECT
-    found = H.sign(trace)
-    assert "The entropy goes from 0.3 to 2.3" in found.text
     assert [one.hypothesis for one in diagnose(trace).causes] == ["H43"]
 
 
-@pytest.mark.parametrize(
-    ("reward", "entropy"),
-    [
-        (lambda g: 0.5 - 0.45 * g, lambda g: 0.3),
-        (lambda g: 0.5 * (0.96 - 0.7 * g), lambda g: 0.3 + 2 * g),
-        (lambda g: (0.4 + 0.45 * g) * (0.96 - 0.7 * g), lambda g: 0.3 + 2 * g),
-    ],
-    ids=["the entropy stays", "what ended is paid as before", "what ended gets better"],
-)
+@pytest.mark.parametrize(("reward", "entropy"), [
+    (lambda g: 0.5 - 0.45 * g, lambda g: 0.3),
+    (lambda g: 0.5 * (0.96 - 0.7 * g), lambda g: 0.3 + 2 * g),
+    (lambda g: (0.4 + 0.45 * g) * (0.96 - 0.7 * g), lambda g: 0.3 + 2 * g),
+], ids=["the entropy stays", "what ended is paid as before", "what ended gets better"])  # fmt: skip
 def test_a_limit_that_may_cost_the_reward_stays_a_cause(reward, entropy):
     trace = running_on(reward, entropy)
     assert H04.sign(trace).level is Level.SUSPECT
     assert "H04" in [one.hypothesis for one in diagnose(trace).causes]
+
+
+test_levels_of_the_sign = levels_of(H.sign, {
+    "calls that are given up while the reward rises": ("note",
+        lambda: run(given_up, gain=0.5, steps=30)),
+    "a model that always repeated itself did not collapse": ("ok",
+        lambda: run(nothing, prompts=32, ids=lambda row: 7)),
+    "a model that becomes terse and better did not collapse": ("ok", lambda: run(learnt)),
+    "a model that writes half as much did not collapse": ("ok",
+        lambda: run(lambda row: row.update(model_tokens=250 if row["step"] < 3 else 125))),
+    "without a tool a collapse is ruled out by what was written and only by that": ("ok",
+        lambda: run(lambda row: row.update(tool_calls=0))),
+    "without a tool and what was written": ("not recorded",
+        lambda: run(lambda row: row.update(tool_calls=0, completion=None))),
+    "one answer to every prompt": ("suspect", lambda: run(same)),
+    "a log whose completions shrink to nothing is a collapse where a part falls": ("suspect",
+        lambda: shrinking(lambda at: 0.4 if at < 22 else 0.0)),
+    "a model that comes to repeat itself": ("suspect",
+        lambda: run(nothing, prompts=32, ids=lambda row: 7 if row["step"] > 6 else row["ids"])),
+})  # fmt: skip

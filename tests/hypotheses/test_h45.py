@@ -3,11 +3,9 @@
 from types import SimpleNamespace
 
 import numpy as np
-import pytest
-from tests.traces import healthy_rows, healthy_trace, run_facts, trace_of
+from tests.hypotheses.edited import levels_of
+from tests.traces import healthy_rows, run_facts
 
-from flatline.config import RunConfig
-from flatline.errors import NotRecorded
 from flatline.hypotheses.base import Level
 from flatline.hypotheses.h45_no_headroom import NoHeadroom
 from flatline.trace import Trace
@@ -58,39 +56,6 @@ def graded(rows):
     return Trace.from_rows(run=run_facts(correct="accuracy"), **rows)
 
 
-def test_a_part_that_says_how_right_is_no_ceiling_where_it_is_above_0():
-    found = H.sign(graded(healthy_rows(steps=12, gain=0.0)))
-    assert found.level is Level.OK
-    assert "to a degree" in found.text
-
-
-def test_right_answers_that_the_reward_does_not_read_are_left_to_h39():
-    assert H.sign(run(never, answer="right", reward=0.0)).level is not Level.SUSPECT
-
-
-def test_a_policy_that_can_do_it_in_evaluation_is_left_to_h08():
-    assert H.sign(run(never, heldout=0.6)).level is not Level.SUSPECT
-
-
-def test_a_policy_that_is_sometimes_right_is_ruled_out():
-    assert H.sign(healthy_trace(steps=12)).level is Level.OK
-
-
-def test_a_best_of_group_that_is_hardly_ahead_is_noted():
-    assert H.sign(run(lambda row: row["group"] % 2)).level is Level.NOTE
-
-
-def test_few_prompts_say_nothing_and_rewards_alone_neither():
-    assert H.sign(run(never, steps=1)).level is Level.UNKNOWN
-    with pytest.raises(NotRecorded):
-        H.sign(trace_of([[0.0, 1.0]]))
-
-
-def test_the_probe_of_a_trainer_that_is_not_ours_says_what_the_batch_says():
-    subject = SimpleNamespace(trace=run(never, steps=1), ours=False)
-    assert H.probe(subject).level is Level.UNKNOWN
-
-
 def probed(right):
     """What the probe says of a policy that solves the problems `right` says, and how many it
     played."""
@@ -121,7 +86,19 @@ def test_a_small_dataset_is_played_once():
     assert (found.level, played) == (Level.UNKNOWN, 20)
 
 
-def test_the_golden_retriever_is_the_other_arm():
-    assert H.experiment(RunConfig()).change == {"retriever": "golden"}
-    assert H.experiment(RunConfig(retriever="golden")) is None
-    assert H.experiment(RunConfig(task="toolmath")) is None
+test_levels_of_the_sign = levels_of(H.sign, {
+    "a part that says how right is no ceiling where it is above 0": ("ok",
+        lambda: graded(healthy_rows(steps=12, gain=0.0))),
+    "a best of group that is hardly ahead": ("note", lambda: run(lambda row: row["group"] % 2)),
+    "few prompts say nothing and rewards alone neither": ("unknown", lambda: run(never, steps=1)),
+    "right answers that the reward does not read are left to h39": ("no suspect",
+        lambda: run(never, answer="right", reward=0.0)),
+    "a policy that can do it in evaluation is left to h08": ("no suspect",
+        lambda: run(never, heldout=0.6)),
+})  # fmt: skip
+
+
+test_levels_of_the_probe = levels_of(H.probe, {
+    "the probe of a trainer that is not ours says what the batch says": ("unknown",
+        lambda: SimpleNamespace(trace=run(never, steps=1), ours=False)),
+})  # fmt: skip

@@ -4,6 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 from datasets import Dataset
+from tests.hypotheses.edited import levels_of
 
 from flatline.errors import NotRecorded
 from flatline.hypotheses.base import Level
@@ -29,36 +30,12 @@ def stock(train, heldout):
     "heldout", ["lab,,train", "lab,,train[:100]", "other,,dev;lab,,train[10:20]"]
 )
 def test_a_split_that_is_trained_on_and_held_out_is_a_fault(heldout):
-    found = sign(eval_datasets=heldout)
-    assert found.level is Level.FAULT
-    assert "train" in found.text
+    assert sign(eval_datasets=heldout).level is Level.FAULT
 
 
 @pytest.mark.parametrize("heldout", [None, "lab", "lab,,validation", "lab,,test", "other,,train"])
 def test_other_splits_are_ruled_out(heldout):
     assert sign(eval_datasets=heldout).level is Level.OK
-
-
-def test_two_slices_of_one_split_may_be_apart():
-    assert sign(datasets="d,,train[:50]", eval_datasets="d,,train[50:]").level is Level.OK
-    across = sign(datasets="d,,train[:50]", eval_datasets="d,,train[40:60]")
-    assert across.level is Level.UNKNOWN
-    same = sign(datasets="d,,train[:50]", eval_datasets="d,,train[:50]")
-    assert same.level is Level.FAULT
-
-
-def test_a_run_that_holds_nothing_out_is_not_concerned():
-    assert "Does not apply" in sign(eval_limit=0).text
-
-
-def test_a_run_whose_data_is_not_named_cannot_be_told():
-    with pytest.raises(NotRecorded):
-        H.sign(Trace.from_rows())
-
-
-def test_the_probe_looks_for_held_out_problems_in_the_training_data():
-    assert H.probe(stock(["a", "b"], ["c", "b"])).level is Level.FAULT
-    assert H.probe(stock(["a", "b"], ["c", "d"])).level is Level.OK
 
 
 def test_a_prompt_that_most_rows_share_names_no_problem():
@@ -69,7 +46,25 @@ def test_a_prompt_that_most_rows_share_names_no_problem():
 
 
 def test_the_probe_is_not_concerned_where_nothing_is_held_out():
-    assert "Does not apply" in H.probe(stock(["a"], None)).text
+    assert H.probe(stock(["a"], None)).level is Level.OK
     with pytest.raises(NotRecorded):
         bare = SimpleNamespace(train_dataset=[1], eval_dataset=[1])
         H.probe(SimpleNamespace(problems=lambda: problems(bare)))
+
+
+test_levels = levels_of(None, {
+    "two slices of one split may be apart": ("ok",
+        lambda: sign(datasets="d,,train[:50]", eval_datasets="d,,train[50:]")),
+    "two slices of one split may be apart (2)": ("unknown",
+        lambda: sign(datasets="d,,train[:50]", eval_datasets="d,,train[40:60]")),
+    "two slices of one split may be apart (3)": ("fault",
+        lambda: sign(datasets="d,,train[:50]", eval_datasets="d,,train[:50]")),
+    "a run that holds nothing out is not concerned": ("ok", lambda: sign(eval_limit=0)),
+})  # fmt: skip
+
+test_levels_of_the_probe = levels_of(H.probe, {
+    "the probe looks for held out problems in the training data": ("fault",
+        lambda: stock(["a", "b"], ["c", "b"])),
+    "the probe looks for held out problems in the training data (2)": ("ok",
+        lambda: stock(["a", "b"], ["c", "d"])),
+})  # fmt: skip

@@ -2,8 +2,7 @@
 
 import numpy as np
 import pytest
-from tests.hypotheses.edited import edited, rng_of, subject
-from tests.traces import healthy_trace
+from tests.hypotheses.edited import edited, levels_of, rng_of, subject
 
 from flatline.hypotheses.base import Level
 from flatline.hypotheses.h61_packed_neighbours import PackedNeighbours
@@ -51,41 +50,28 @@ def probed(change, *, rollouts=4, **settings):
     return H61.probe(subject(beside_others=lambda: found, settings=settings or {"bf16": False}))
 
 
-def test_equal_beginnings_that_differ_while_one_is_as_sampled_are_a_fault():
-    finding = H61.sign(edited(packed))
-    assert finding.level is Level.FAULT
-    assert "one rollout is as it was sampled" in finding.text
-
-
-def test_a_healthy_run_is_fine():
-    assert H61.sign(edited(alike)).level is Level.OK
-
-
 @pytest.mark.parametrize("other", [dropped, hidden])
 def test_noise_in_all_rollouts_and_hidden_prompts_have_another_cause(other):
     assert H61.sign(edited(other)).level is not Level.FAULT
 
 
-def test_in_16_bits_a_trace_cannot_tell():
-    assert H61.sign(edited(packed, settings={"bf16": True})).level is Level.UNKNOWN
-
-
-def test_prompts_whose_rollouts_all_begin_otherwise_say_nothing():
-    assert H61.sign(healthy_trace(steps=1)).level is Level.UNKNOWN
-
-
-@pytest.mark.parametrize(
-    ("change", "settings", "level"),
-    [
-        (0.0, {"bf16": False}, Level.OK),
-        (0.2, {"bf16": False}, Level.FAULT),
-        (0.2, {"bf16": True}, Level.OK),
-        (3.0, {"bf16": True}, Level.FAULT),
-    ],
-)
+@pytest.mark.parametrize(("change", "settings", "level"), [
+    (0.0, {"bf16": False}, Level.OK),
+    (0.2, {"bf16": False}, Level.FAULT),
+    (0.2, {"bf16": True}, Level.OK),
+    (3.0, {"bf16": True}, Level.FAULT),
+])  # fmt: skip
 def test_the_probe_gives_the_neighbours_other_words(change, settings, level):
     assert probed(change, **settings).level is level
 
 
-def test_passes_of_one_rollout_cannot_show_it():
-    assert probed(float("nan"), rollouts=0).level is Level.UNKNOWN
+test_levels_of_the_sign = levels_of(H61.sign, {
+    "equal beginnings that differ while one is as sampled": ("fault", lambda: edited(packed)),
+    "a healthy run": ("ok", lambda: edited(alike)),
+    "in 16 bits a trace cannot tell": ("unknown", lambda: edited(packed, settings={"bf16": True})),
+})  # fmt: skip
+
+
+test_levels = levels_of(None, {
+    "passes of one rollout cannot show it": ("unknown", lambda: probed(float("nan"), rollouts=0)),
+})  # fmt: skip

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from tests.hypotheses.edited import subject
+from tests.hypotheses.edited import levels_of, subject
 
 from flatline.hypotheses.base import Level
 from flatline.hypotheses.h62_expert_routing import ExpertRouting
@@ -20,12 +20,6 @@ def probed(differing=(0.1, 0.08, 0.09, 0.12), behind=0.2, others=0.01, **setting
         rerouted_T=rerouted,
     )
     return H62.probe(subject(routing=lambda: found, settings=settings or {"bf16": False}))
-
-
-def test_other_experts_behind_which_log_probs_differ_are_suspected():
-    finding = probed()
-    assert finding.level is Level.SUSPECT
-    assert "9.8% of all choices" in finding.text and "0.2 nat, others by 0.01" in finding.text
 
 
 @pytest.mark.parametrize(
@@ -48,5 +42,10 @@ def test_a_sampler_that_does_not_tell_its_experts_is_asked_to():
     assert finding.level is Level.UNKNOWN and "routed_experts" in finding.needs
 
 
-def test_a_model_without_experts_cannot_have_it():
-    assert "Does not apply" in H62.probe(subject(routing=lambda: None)).text
+test_levels = levels_of(None, {
+    "other experts behind which log probs differ": ("suspect", lambda: probed()),
+})  # fmt: skip
+
+test_levels_of_the_probe = levels_of(H62.probe, {
+    "a model without experts cannot have it": ("ok", lambda: subject(routing=lambda: None)),
+})  # fmt: skip

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from tests.hypotheses.edited import subject
+from tests.hypotheses.edited import levels_of, subject
 
 from flatline.hypotheses.base import Level
 from flatline.hypotheses.h64_shard_borders import ShardBorders
@@ -28,16 +28,6 @@ def cut(at):
     return 20 if at < 20 else 40
 
 
-def test_changes_that_all_stop_at_one_token_are_a_fault():
-    finding = probed(reach(lambda _: 40), reach(cut))
-    assert finding.level is Level.FAULT
-    assert "at token 39 of the 60" in finding.text
-
-
-def test_in_16_bits_it_is_suspected():
-    assert probed(reach(cut), bf16=True).level is Level.SUSPECT
-
-
 @pytest.mark.parametrize(
     "end_of",
     [
@@ -51,6 +41,10 @@ def test_attention_that_forgets_otherwise_is_not_a_border(end_of):
     assert probed(reach(end_of)).level is Level.OK
 
 
-def test_completions_without_doubt_say_nothing():
-    assert probed(reach(cut, logp=-1e-6)).level is Level.UNKNOWN
-    assert probed().level is Level.UNKNOWN
+test_levels = levels_of(None, {
+    "changes that all stop at one token": ("fault",
+        lambda: probed(reach(lambda _: 40), reach(cut))),
+    "in 16 bits it": ("suspect", lambda: probed(reach(cut), bf16=True)),
+    "completions without doubt say nothing": ("unknown", lambda: probed(reach(cut, logp=-1e-6))),
+    "completions without doubt say nothing (2)": ("unknown", lambda: probed()),
+})  # fmt: skip

@@ -3,6 +3,7 @@
 from types import SimpleNamespace
 
 import pytest
+from tests.hypotheses.edited import levels_of
 
 from flatline.hypotheses.base import Level
 from flatline.hypotheses.h67_another_image import AnotherImage
@@ -16,28 +17,19 @@ def found(seen=0.5, own=1e-6, others=(0.5, 0.6)):
     return H.probe(SimpleNamespace(image_gaps=lambda: gaps))
 
 
-def test_the_image_of_another_prompt_that_fits_is_a_fault():
-    told = found(own=0.5, others=(0.4, 1e-6))
-    assert told.level is Level.FAULT and "2 further on" in told.evidence[0].text
-
-
-def test_images_that_nobody_looks_at_are_a_fault():
-    assert found(seen=0.0).level is Level.FAULT
-
-
-def test_its_own_image_is_fine():
-    assert found().level is Level.OK
-
-
 @pytest.mark.parametrize("others", [(), (0.4, 0.3)])
 def test_a_gap_that_no_other_image_closes_is_left_to_others(others):
-    told = found(own=0.5, others=others)
-    assert told.level is Level.UNKNOWN and "H20" in told.text
+    assert found(own=0.5, others=others).level is Level.UNKNOWN
 
 
-def test_a_sampler_without_log_probs_cannot_be_told():
-    assert found(own=None, others=()).level is Level.UNKNOWN
+test_levels = levels_of(None, {
+    "the image of another prompt that fits": ("fault", lambda: found(own=0.5, others=(0.4, 1e-6))),
+    "images that nobody looks at": ("fault", lambda: found(seen=0.0)),
+    "its own image": ("ok", lambda: found()),
+    "a sampler without log probs": ("unknown", lambda: found(own=None, others=())),
+})  # fmt: skip
 
 
-def test_a_model_of_text_has_no_images():
-    assert "Does not apply" in H.probe(SimpleNamespace(image_gaps=lambda: None)).text
+test_levels_of_the_probe = levels_of(H.probe, {
+    "a model of text has no images": ("ok", lambda: SimpleNamespace(image_gaps=lambda: None)),
+})  # fmt: skip

@@ -4,7 +4,8 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from tests.traces import healthy_trace, run_facts, trace_of
+from tests.hypotheses.edited import levels_of
+from tests.traces import run_facts, trace_of
 
 from flatline.hypotheses.base import Level
 from flatline.hypotheses.h05_reward_signal import RewardSignal
@@ -27,35 +28,10 @@ def asked(*askings, group=4):
     return SimpleNamespace(paid_again=lambda: again, trace=trace)
 
 
-def test_the_same_text_paid_and_not_paid_is_suspected():
-    found = H.sign(paid([1, 0, 1, 1], [0, 1, 1, 1], [1, 1, 1, 0], [1, 1, 1, 1]))
-    assert found.level is Level.SUSPECT
-    assert "on 3 prompts" in found.text and found.evidence
-
-
-def test_a_run_whose_every_text_has_one_pay_is_fine():
-    assert H.sign(paid([1, 1, 1, 1], [0, 0, 0, 0], [1, 1, 1, 1])).level is Level.OK
-
-
-def test_two_prompts_are_too_few():
-    assert H.sign(paid([1, 0, 1, 1], [0, 1, 1, 1], [1, 1, 1, 1])).level is Level.OK
-
-
-def test_a_reward_for_being_different_is_no_failing_judge():
-    assert H.sign(paid(*[[1, 0, 0, 0]] * 4)).level is Level.OK
-
-
 def test_noise_in_every_reward_is_left_to_the_reward_signal():
-    rewards = np.random.default_rng(0).normal(size=(8, 4)).tolist()
-    trace = paid(*rewards)
+    trace = paid(*np.random.default_rng(0).normal(size=(8, 4)).tolist())
     assert H.sign(trace).level is Level.OK
     assert RewardSignal().sign(trace).level is Level.SUSPECT
-
-
-def test_a_run_that_never_says_a_thing_twice_cannot_tell():
-    texts = [f"answer {at}" for at in range(16)]
-    found = H.sign(trace_of([[1, 0, 1, 0]] * 4, completion=texts))
-    assert found.level is Level.UNKNOWN and "came twice" in found.text
 
 
 def with_parts(lost, *, weights=None):
@@ -66,15 +42,6 @@ def with_parts(lost, *, weights=None):
     return trace_of(rewards, parts=parts, completion="x", run=run)
 
 
-def test_rows_that_lack_a_part_of_their_groups_are_suspected():
-    found = H.sign(with_parts({1, 6, 11}))
-    assert found.level is Level.SUSPECT and "counts as 0" in found.text
-
-
-def test_a_function_that_is_not_for_a_prompt_is_no_failure():
-    assert H.sign(with_parts({0, 1, 2, 3, 4, 5, 6, 7})).level is not Level.SUSPECT
-
-
 def test_a_part_without_a_weight_may_be_missing():
     weights = {"form": 1.0, "judge": 0.0}
     assert "counts as 0" not in H.sign(with_parts({1, 6, 11}, weights=weights)).text
@@ -83,7 +50,7 @@ def test_a_part_without_a_weight_may_be_missing():
 def test_a_judge_that_flips_when_it_is_asked_again_is_suspected():
     before = [1, 1, 0, 1] * 3
     found = H.probe(asked(before, before, [0, 1, 0, 1, 1, 0, 0, 1, 1, 1, 0, 0]))
-    assert found.level is Level.SUSPECT and "3 of 12 rows" in found.text
+    assert found.level is Level.SUSPECT
 
 
 def test_a_judge_that_answers_alike_is_fine():
@@ -103,5 +70,16 @@ def test_a_moody_judge_is_suspected_where_its_mood_decides(size, level):
     assert H.probe(asked(before, *askings)).level is level
 
 
-def test_a_healthy_run_is_silent():
-    assert H.sign(healthy_trace()).level in (Level.OK, Level.UNKNOWN)
+test_levels_of_the_sign = levels_of(H.sign, {
+    "a run whose every text has one pay": ("ok",
+        lambda: paid([1, 1, 1, 1], [0, 0, 0, 0], [1, 1, 1, 1])),
+    "two prompts": ("ok", lambda: paid([1, 0, 1, 1], [0, 1, 1, 1], [1, 1, 1, 1])),
+    "a reward for being different is no failing judge": ("ok", lambda: paid(*[[1, 0, 0, 0]] * 4)),
+    "rows that lack a part of their groups": ("suspect", lambda: with_parts({1, 6, 11})),
+    "the same text paid and not paid": ("suspect",
+        lambda: paid([1, 0, 1, 1], [0, 1, 1, 1], [1, 1, 1, 0], [1, 1, 1, 1])),
+    "a run that never says a thing twice cannot tell": ("unknown",
+        lambda: trace_of([[1, 0, 1, 0]] * 4, completion=[f"answer {at}" for at in range(16)])),
+    "a function that is not for a prompt is no failure": ("no suspect",
+        lambda: with_parts({0, 1, 2, 3, 4, 5, 6, 7})),
+})  # fmt: skip

