@@ -158,17 +158,6 @@ def test_the_rate_of_ones_own_optimizer_is_the_one_asked_for(tmp_path):
     assert levels["H58"] not in ALARMS
 
 
-def test_a_reward_that_divides_by_the_steps_of_the_run_can_be_looked_at(tmp_path):
-    def annealed(completions, trainer_state, **kwargs):
-        done = trainer_state.global_step / trainer_state.max_steps
-        return [len(str(one)) % 7 - done for one in completions]
-
-    trainer = trainer_in(tmp_path)
-    trainer.reward_funcs[:] = [annealed]
-    assert asked(trainer, "H52").level not in ALARMS
-    assert trainer.state.max_steps == 0, "as it was"
-
-
 def test_attention_whose_dropout_is_a_layer_is_looked_at_like_any_other():
     inner = torch.nn.Module()
     inner.attention_dropout = torch.nn.Dropout(0.2)
@@ -201,53 +190,6 @@ def test_gold_is_the_one_number_that_a_reward_asks_for(asks, columns, named):
     assert gold_names(trainer) == named
 
 
-class MixesGroups(GRPOTrainer):
-    """Folds rewards as (group, prompt); with a single group that is right."""
-
-    def _calculate_rewards(self, inputs, prompts, completions, completion_ids_list):
-        self.paid = super()._calculate_rewards(inputs, prompts, completions, completion_ids_list)
-        return self.paid
-
-    def _generate_and_score_completions(self, inputs):
-        batch = super()._generate_and_score_completions(inputs)
-        folded = self.paid.sum(1).view(self.num_generations, -1)
-        spread = folded.std(0, keepdim=True) + 1e-4
-        return batch | {"advantages": ((folded - folded.mean(0)) / spread).flatten()}
-
-
-def test_advantages_that_mix_groups_are_seen_though_a_step_is_tried_on_a_single_one(
-    tmp_path,
-):
-    two_groups = {"per_device_train_batch_size": 16, "num_generations": 8}
-    assert asked(trainer_in(tmp_path, kind=MixesGroups, **two_groups), "H53").level in ALARMS
-
-
-class DrawsTheHardOnesMoreOften(GRPOTrainer):
-    """As many rows as there are, some of them several times."""
-
-    def _get_train_sampler(self, dataset=None):
-        rows = [k % 5 for k in range(len(self.train_dataset))]
-        return [row for row in rows for _ in range(self.num_generations)]
-
-
-def test_a_sampler_of_ones_own_may_draw_some_rows_more_often(tmp_path):
-    rows = Dataset.from_list([{"prompt": f"Question {k}"} for k in range(16)])
-    trainer = trainer_in(tmp_path, kind=DrawsTheHardOnesMoreOften, rows=rows)
-    assert asked(trainer, "H33").level not in ALARMS
-
-
-def test_a_reward_that_mixes_prompts_shows_on_the_whole_batch(tmp_path):
-    def among_all(completions, **kwargs):
-        lengths = [float(len(str(one))) for one in completions]
-        return [length - sum(lengths) / len(lengths) for length in lengths]
-
-    two_groups = {"per_device_train_batch_size": 16, "num_generations": 8}
-    trainer = trainer_in(tmp_path, **two_groups)
-    trainer.reward_funcs[:] = [among_all]
-    first = asked(trainer, "H52")
-    assert first.level in ALARMS and "other prompts" in first.text
-
-
 class ReplacesEqualGroups(GRPOTrainer):
     """Puts copies of the first group in the place of the second one."""
 
@@ -261,15 +203,6 @@ class ReplacesEqualGroups(GRPOTrainer):
 
 
 TWO_GROUPS = {"per_device_train_batch_size": 16, "num_generations": 8}
-
-
-def test_a_subclass_that_trains_copies_of_other_groups_is_recorded_without_a_false_alarm(tmp_path):
-    trainer = trainer_in(tmp_path / "out", kind=ReplacesEqualGroups, **TWO_GROUPS)
-    flatline.attach(trainer, tmp_path / "run")
-    trainer.train()
-    alarms = {one.hypothesis for one in flatline.diagnose(tmp_path / "run").alarms}
-    assert not alarms & {"H10", "H11", "H53"}
-    assert GRPOTrainer._generate_and_score_completions.__module__.startswith("trl.")
 
 
 class Sorts(GRPOTrainer):
@@ -390,18 +323,9 @@ def test_a_checkup_of_a_trainer_that_trains_other_rows_than_it_samples_is_refuse
 
 
 class MergesToSample(GRPOTrainer):
-    takes_out = False
-
     def _generate_single_turn(self, *args, **kwargs):
         self.model.merge_adapter()
-        found = super()._generate_single_turn(*args, **kwargs)
-        if self.takes_out:
-            self.model.unmerge_adapter()
-        return found
-
-
-class MergesAndTakesOut(MergesToSample):
-    takes_out = True
+        return super()._generate_single_turn(*args, **kwargs)
 
 
 def test_an_adapter_that_sampling_leaves_merged_is_named_before_training_and_after(tmp_path):
@@ -413,12 +337,6 @@ def test_an_adapter_that_sampling_leaves_merged_is_named_before_training_and_aft
     assert "merged" in asked(made(), "H26").headline
     cause = recorded(made(), tmp_path / "run").causes[0]
     assert cause.hypothesis == "H26" and "merged" in cause.headline
-
-
-def test_an_adapter_that_is_taken_out_after_sampling_is_as_good_as_any(tmp_path):
-    trainer = trainer_in(tmp_path / "out", kind=MergesAndTakesOut, adapter="lora", max_steps=4)
-    report = recorded(trainer, tmp_path / "run")
-    assert "H26" not in {one.hypothesis for one in report.alarms}
 
 
 class Lion(torch.optim.Optimizer):
@@ -451,10 +369,3 @@ def test_a_decay_without_the_rate_is_told_by_its_factor_before_training_and_afte
     found.append(recorded(trainer, tmp_path / "run").causes[0])
     for one in found:
         assert one.hypothesis == "H58" and "by 0.9," in one.text
-
-
-def test_an_optimizer_of_ones_own_with_a_decay_at_the_rate_is_left_alone(tmp_path):
-    trainer = with_lion(tmp_path / "out", with_rate=True)
-    assert asked(trainer, "H58").level not in ALARMS
-    alarms = recorded(trainer, tmp_path / "run").alarms
-    assert "H58" not in {one.hypothesis for one in alarms}
