@@ -684,20 +684,6 @@ def test_products_that_a_gpu_rounds_to_tf32_are_said(allowed, precision, monkeyp
     assert _precision(trainer) == precision
 
 
-def test_a_batch_played_by_hand_is_recorded_as_well(tmp_path):
-    trainer = trainer_of(tmp_path)
-    sink = MemorySink()
-    attachment = flatline.attach(trainer, sink)
-    trainer.model.train()
-    batch = trainer._generate_and_score_completions([{"prompt": "Who?"}] * 4)
-    trainer.current_gradient_accumulation_steps = 1
-    trainer._compute_loss(trainer.model, batch)
-    attachment.detach()
-    trace = sink.trace()
-    assert len(trace.rollouts) == 4
-    assert np.isfinite(trace.tokens().trainer).all()
-
-
 # -- files ------------------------------------------------------------------------------------
 
 

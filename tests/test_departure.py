@@ -186,13 +186,6 @@ def test_what_is_not_specified_is_unknown_and_not_wrong():
     assert found["loss"].departs is None and found["advantages"].departs is False
 
 
-def test_rewards_that_are_all_the_same_depart_nowhere():
-    trainer = build(script_of("grpo"))
-    functions = len(trainer.reward_funcs)
-    trainer.reward_funcs[:] = [lambda completions, **_: [1.0] * len(completions)] * functions
-    assert departing(departures(trainer)) == []
-
-
 def test_an_argument_without_a_definition_is_named():
     trainer = build(script_of("grpo"))
     trainer.args.use_liger_kernel = True

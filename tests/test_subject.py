@@ -21,7 +21,6 @@ from flatline.live.measure.short_plays import longest_turn
 from flatline.live.measure.step import HIGHEST_RATE, fitting, kl_of
 from flatline.live.trl.subject import TrlSubject
 from flatline.live.trl.trainer import TrlTrainer
-from flatline.rollout.engine import Engine
 from flatline.tasks import make_task
 from flatline.training import oracle as ours
 from flatline.training.environment import (
@@ -356,18 +355,6 @@ def test_rollouts_of_the_next_step_name_its_weights(healthy):
     found = healthy.play_again()
     assert found.version_expected == 1
     assert found.versions.tolist() == [1] * 8
-
-
-def test_four_plays_serve_every_measurement(tmp_path, monkeypatch):
-    plays = []
-    play = Engine.play
-    monkeypatch.setattr(
-        Engine, "play", lambda self, jobs, **kw: plays.append(len(jobs)) or play(self, jobs, **kw)
-    )
-    subject = subject_in(tmp_path)
-    subject.delivery(), subject.play_again(), subject.heldout_path()
-    # The batch, the evaluation's path, moved weights, restored weights.
-    assert plays == [16, 8, 8, 8]
 
 
 def test_shorter_rollouts_are_scored_more_at_a_time_in_the_same_memory():
