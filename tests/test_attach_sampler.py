@@ -1,17 +1,13 @@
 """The log-probs of transformers' `generate`: what the recorder and a checkup hear of it."""
 
 import copy
-import re
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
-from datasets import Dataset
-from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import flatline
-from flatline.diagnosis.outcome import Outcome
 from flatline.errors import NotRecorded
 from flatline.hypotheses import find
 from flatline.hypotheses.base import Level
@@ -20,9 +16,7 @@ from flatline.live.hooks import Guard, without_adapter
 from flatline.live.trl.sampler import Call, drawn, hearing
 from flatline.live.trl.subject import TrlSubject
 from flatline.rollout.record import Author
-from flatline.tasks import make_task
-from flatline.training.lab.tokenizer import checkpoint_folder
-from tests.test_attach import GRPOConfig, GRPOTrainer, recorded, trainer_of
+from tests.test_attach import GRPOTrainer, recorded, trainer_of
 from tests.test_subject import tool_trainer
 
 
@@ -221,15 +215,6 @@ def of_kind(kind, folder, **changes):
     return trainer
 
 
-class WithoutTemperature(GRPOTrainer):
-    """Scores with logits that nobody divided."""
-
-    def _get_per_token_logps_and_entropies(self, model, ids, mask, keep, *args, **kwargs):
-        logits = model(input_ids=ids, attention_mask=mask).logits[:, -keep - 1 : -1]
-        found = logits.log_softmax(-1).gather(2, ids[:, -keep:, None])[..., 0]
-        return found, torch.zeros_like(found), None
-
-
 class OtherIds(GRPOTrainer):
     """Encodes again what was sampled: one id becomes another."""
 
@@ -252,7 +237,7 @@ class PaddedOnTheRight(GRPOTrainer):
 
 @pytest.mark.parametrize(
     ("kind", "hypothesis"),
-    [(WithoutTemperature, "H21"), (OtherIds, "H11"), (PaddedOnTheRight, "H10")],
+    [(OtherIds, "H11"), (PaddedOnTheRight, "H10")],
 )
 def test_a_checkup_of_a_stock_script_names_it(tmp_path, kind, hypothesis):
     report = flatline.checkup(of_kind(kind, tmp_path, temperature=0.7))
@@ -265,44 +250,3 @@ def test_a_checkup_of_a_sound_stock_script_hears_its_sampler(tmp_path):
         assert find(id).sign(subject.trace).level is Level.OK
     gaps = subject.delivery()
     assert max(gaps.gap_before, gaps.gap_moved, gaps.gap_restored) < 1e-4
-
-
-NUMBER = re.compile(r"####\s*(-?[\d,]+)")
-
-
-def correct(completions, answer, **_):
-    """Is the last number after `####` the answer?"""
-    said = [NUMBER.findall(one[0]["content"]) for one in completions]
-    pairs = zip(said, answer, strict=True)
-    return [
-        float(bool(numbers) and numbers[-1].replace(",", "") == gold) for numbers, gold in pairs
-    ]
-
-
-def test_a_sound_stock_script_with_gold_answers_is_called_healthy(tmp_path):
-    task, lab = make_task("gsm8k"), str(checkpoint_folder())
-    problems = task.load("lab,,train[:32]", split="train")
-    trainer = GRPOTrainer(
-        model=AutoModelForCausalLM.from_pretrained(lab, dtype=torch.float32),
-        processing_class=AutoTokenizer.from_pretrained(lab),
-        reward_funcs=correct,
-        args=GRPOConfig(
-            output_dir=str(tmp_path),
-            per_device_train_batch_size=64,
-            num_generations=8,
-            max_completion_length=64,
-            learning_rate=3e-4,
-            max_steps=40,
-            bf16=False,
-            gradient_checkpointing=False,
-            use_cpu=True,
-            report_to=[],
-            disable_tqdm=True,
-        ),
-        train_dataset=Dataset.from_list(
-            [{"prompt": task.messages(one), "answer": one.answer} for one in problems]
-        ),
-    )
-    report = flatline.checkup(trainer)
-    assert report.outcome is Outcome.HEALTHY, report.summary
-    assert report.tested >= 38

@@ -15,7 +15,6 @@ from trl import GRPOTrainer
 from trl.trainer import grpo_trainer
 from trl.trainer.utils import RepeatSampler
 
-import flatline
 from flatline.bench.mutants.planting import Ground
 from flatline.hypotheses import find
 from flatline.hypotheses.base import Level
@@ -187,21 +186,6 @@ def test_what_is_not_specified_is_unknown_and_not_wrong():
     assert found["loss"].departs is None and found["advantages"].departs is False
 
 
-def test_a_batch_without_a_trained_token_is_told_up_to_its_mask():
-    script = script_of("cut-masked")
-    script.asked["max_completion_length"] = 2
-    found = departures(build(script))
-    assert departing(found) == [] and found["mask"].departs is False
-    assert found["delivery"].departs is found["log-probs"].departs is None
-
-
-def test_rewards_that_are_all_the_same_depart_nowhere():
-    trainer = build(script_of("grpo"))
-    functions = len(trainer.reward_funcs)
-    trainer.reward_funcs[:] = [lambda completions, **_: [1.0] * len(completions)] * functions
-    assert departing(departures(trainer)) == []
-
-
 def test_an_argument_without_a_definition_is_named():
     trainer = build(script_of("grpo"))
     trainer.args.use_liger_kernel = True
@@ -296,22 +280,6 @@ def test_gold_that_no_answer_can_match_is_suspected():
     assert "8 of 64 rows" in found.text and "units" in found.examples[0]
 
 
-def test_rows_that_are_another_functions_need_not_be_paid_by_this_one():
-    rows = script_of("grpo").rows
-    for k, row in enumerate(rows):
-        row["sort"] = "mine" if k % 4 else "theirs"
-
-    def mine(completions, answer, sort, **_):
-        paid = correct(completions, answer=answer)
-        return [p if s == "mine" else None for p, s in zip(paid, sort, strict=True)]
-
-    def theirs(completions, sort, **_):
-        lengths = [float(len(one[0]["content"]) % 3) for one in completions]
-        return [p if s == "theirs" else None for p, s in zip(lengths, sort, strict=True)]
-
-    assert paying(mine, theirs, rows=rows).departs is False
-
-
 def lengths_of(completions):
     return [float(len(one[0]["content"])) for one in completions]
 
@@ -356,19 +324,6 @@ def test_a_buffer_that_is_never_filled_again_departs_at_the_rows():
         assert find("H33").probe(subject).level is Level.FAULT
 
 
-def test_an_order_that_does_not_follow_the_seed_departs(monkeypatch):
-    trainer = build(script_of("grpo"))
-    made = type(trainer)._get_train_sampler
-
-    def unseeded(self, dataset=None):
-        sampler = made(self, dataset)
-        sampler.generator.manual_seed(0)
-        return sampler
-
-    monkeypatch.setattr(type(trainer), "_get_train_sampler", unseeded)
-    assert "seed" in rows_found(trainer).text
-
-
 def test_a_count_of_passes_that_does_not_begin_with_0_departs():
     trainer = build(script_of("grpo"))
     trainer._step = 1
@@ -377,13 +332,6 @@ def test_a_count_of_passes_that_does_not_begin_with_0_departs():
 
 def as_sampled(rows):
     return rows
-
-
-def test_a_generation_that_is_dealt_out_in_the_order_of_its_groups_departs(monkeypatch):
-    """Healthy ones are held silent below, with several steps a generation and with one pass."""
-    monkeypatch.setattr(grpo_trainer, "shuffle_sequence_dict", as_sampled)
-    assert rows_found(build(script_of("two-steps-a-generation"))).departs
-    assert not rows_found(build(script_of("a-generation-a-pass"))).departs
 
 
 @functools.cache
@@ -506,17 +454,6 @@ def test_a_release_of_trl_that_does_not_shuffle_yet_is_not_asked_to(monkeypatch,
     assert _shuffles(trainer) is shuffles
 
 
-def test_a_generation_of_another_size_than_its_passes_need_departs():
-    class Mine(GRPOTrainer):
-        def get_train_dataloader(self):
-            steps, self.args.steps_per_generation = self.args.steps_per_generation, 1
-            loader = super().get_train_dataloader()
-            self.args.steps_per_generation = steps
-            return loader
-
-    assert "8 rows; 16" in rows_found(made(Mine)).text
-
-
 def test_a_prompt_that_is_marked_with_other_numbers_than_1_departs():
     class Mine(GRPOTrainer):
         def _generate_and_score_completions(self, rows):
@@ -524,14 +461,6 @@ def test_a_prompt_that_is_marked_with_other_numbers_than_1_departs():
             return {**found, "prompt_mask": found["prompt_mask"] * found["prompt_ids"]}
 
     assert departing(departures(made(Mine)))[0] == "prompts"
-
-
-def test_a_model_without_a_trainable_weight_is_named_and_nothing_else_is():
-    trainer = build(script_of("full-beta-0"))
-    trainer.model.requires_grad_(False)
-    trainer.model.enable_input_require_grads()  # as TRL does under adapters: backward runs
-    alarms = flatline.checkup(trainer).alarms
-    assert [(one.hypothesis, one.where) for one in alarms] == [("H26", ())]
 
 
 def of_length(told, steps):
@@ -566,16 +495,6 @@ def test_an_epoch_that_is_too_short_is_noted_where_the_run_ends_before(told, ste
     found = early_end(of_length(told, steps))
     assert (found is not None) == noted
     assert not noted or (found.departs is False and found.added)
-
-
-def test_old_log_probs_that_nobody_hands_on_depart_where_steps_follow_each_other():
-    class Mine(GRPOTrainer):
-        def _generate_and_score_completions(self, rows):
-            found = super()._generate_and_score_completions(rows)
-            found.pop("old_per_token_logps", None)
-            return found
-
-    assert departures(made(Mine, "two-iterations"))["log-probs"].departs
 
 
 @pytest.mark.parametrize("setting", ["no-shuffle", "two-steps-a-generation", "a-generation-a-pass"])
@@ -614,13 +533,6 @@ def test_adapters_in_16_bits_over_a_float32_base_depart():
         if weight.requires_grad:
             weight.data = weight.data.to(torch.bfloat16)
     assert departures(trainer)["update"].departs
-
-
-def test_a_gradient_of_the_kl_alone_is_not_told_from_rounding():
-    script = script_of("grpo")
-    script.asked["max_completion_length"] = 5
-    found = departures(build(script))
-    assert departing(found) == [] and found["gradient"].departs is None
 
 
 def test_a_loss_that_is_no_number_departs_and_not_only_its_gradient():

@@ -13,8 +13,10 @@ from flatline.live.where.package import PARTS_OF_TRL, in_library, library_of
 from flatline.live.where.tracing import follows
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture
 def fresh():
+    """What is installed is read anew, which is dear, and once more when the test is over."""
+    package._distributions.cache_clear()
     yield
     in_library.cache_clear()
     package._distributions.cache_clear()
@@ -63,7 +65,7 @@ def test_a_script_is_the_users_own_even_where_it_has_the_name_of_a_library(loade
 
 
 def test_a_package_is_the_users_own_where_it_was_installed_from_a_folder_of_this_machine(
-    loaded, tmp_path, monkeypatch
+    loaded, tmp_path, monkeypatch, fresh
 ):
     site = tmp_path / "site-packages"
     monkeypatch.syspath_prepend(str(site))

@@ -170,8 +170,9 @@ def few(monkeypatch):
     """The command with few hypotheses, so that a test of the command is one."""
     import flatline.diagnosis.checkup as module
 
+    whole = module.checkup
+
     def choose(*hypotheses):
-        whole = module.checkup
         monkeypatch.setattr(
             module, "checkup", lambda built, **kw: whole(built, hypotheses=hypotheses, **kw)
         )
@@ -186,9 +187,6 @@ def test_the_command_says_by_its_exit_code_whether_it_found_something(few, tmp_p
     printed = json.loads(result.stdout)
     assert printed["findings"][0]["hypothesis"] == "H90"
     assert printed["subject"] == "musique with lab"
-
-
-def test_the_command_prints_what_to_do(few, tmp_path):
     few(Fires())
     result = run("--output-dir", str(tmp_path))
     assert result.exit_code == 1

@@ -86,6 +86,8 @@ def test_a_loss_and_advantages_as_asked_depart_nowhere():
         ({"kl": 0.0}, "ratio and KL"),
         ({"sign": -1.0, "kl": 0.0}, "ratio and KL"),
         ({"mean": False}, "loss"),
+        ({"clip_above": 0.28}, "loss"),
+        ({"advantages": lambda rewards: rewards}, "advantages"),
     ],
 )
 def test_another_loss_than_asked_for_departs(changes, stage):
@@ -102,14 +104,8 @@ def test_a_constant_in_the_loss_that_no_gradient_has_is_a_note_and_no_alarm(pass
     assert told["loss"].departs is None and told["loss"].added
     assert "off by a constant, 0.04," in told["loss"].text
     assert told["ratio and KL"].departs is False
-
-
-def test_a_value_that_is_off_by_another_number_elsewhere_is_no_constant():
-    def leaning(one, new):
-        return loss_of(one, new) + 0.04 * (new - one["old"]).detach().abs().mean()
-
-    loop = SimpleNamespace(scored=lambda one: one["old"], loss=leaning)
-    assert examine(loop, SETTINGS, [batch()], 4)["loss"].departs
+    loop.loss = lambda one, new: loss_of(one, new) + 0.04 * (new - one["old"]).detach().abs().mean()
+    assert examine(loop, SETTINGS, [batch()], 4)["loss"].departs, "another number elsewhere"
 
 
 def test_numbers_that_the_settings_state_are_held_against_what_the_loop_has():
@@ -132,27 +128,17 @@ def test_numbers_that_the_settings_state_are_held_against_what_the_loop_has():
     assert judged(lora={"r": 8, "alpha": 32}).stage == "log-probs"
 
 
+@pytest.mark.parametrize("above", [0.28, 0.0])
+def test_a_clip_of_another_width_above_is_held_against_its_own_width(above):
+    assert departing({**SETTINGS, "epsilon_high": above}, clip_above=above) == []
+    assert departing({**SETTINGS, "epsilon_high": above}) == ["loss"]
+
+
 def test_gspo_token_is_told_from_a_ratio_of_each_token():
     asked = {**SETTINGS, "importance_sampling_level": "sequence_token"}
     assert departing(asked, ratio_of=gspo_token) == []
     assert departing(asked, ratio_of=lambda *given: gspo_token(*given) * 0.5) != []
     assert departing(ratio_of=gspo_token) == ["ratio and KL"]
-
-
-def test_rewards_that_are_all_alike_are_no_departure_by_the_rounding_of_their_mean():
-    assert departing() == []
-    assert departing(advantages=lambda rewards: rewards) == ["advantages"]
-
-
-def test_a_clip_that_is_wider_above_is_held_against_its_own_width():
-    assert departing({**SETTINGS, "epsilon_high": 0.28}, clip_above=0.28) == []
-    assert departing({**SETTINGS, "epsilon_high": 0.28}) == ["loss"]
-    assert departing(clip_above=0.28) == ["loss"]
-
-
-def test_a_clip_that_lets_no_ratio_rise_is_held_against_its_own_width():
-    assert departing({**SETTINGS, "epsilon_high": 0.0}, clip_above=0.0) == []
-    assert departing({**SETTINGS, "epsilon_high": 0.0}) == ["loss"]
 
 
 def test_what_the_settings_do_not_say_is_unknown():

@@ -214,14 +214,6 @@ def test_a_head_that_never_ends_is_hung_up_on():
         assert time.monotonic() - began < 4
 
 
-def test_a_second_head_that_never_ends_is_hung_up_on_too():
-    with listening(to_ask=0.3) as port:
-        began = time.monotonic()
-        whole = b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
-        assert told(port, whole, b"GET / HT", pause=0.1).count(b"200 OK") == 1
-        assert time.monotonic() - began < 4
-
-
 def test_a_body_that_trickles_is_refused():
     with listening(body_seconds=0.3) as port:
         answer = told(port, HEAD + b"Content-Length: 50\r\n\r\n", b"x", pause=0.1)

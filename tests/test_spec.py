@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from flatline.spec import STAGES, Asked, NotSpecified
+from flatline.spec import Asked, NotSpecified
 from flatline.spec.advantages import advantages, leave_one_out, rounded_by
 from flatline.spec.completions import said, was_cut
 from flatline.spec.delivery import apart
@@ -303,10 +303,6 @@ def test_log_probs_are_apart_by_mean_and_worst():
 def test_what_is_not_specified_is_said(ask):
     with pytest.raises(NotSpecified, match=r"."):
         ask()
-
-
-def test_the_stages_stand_in_the_order_in_which_a_step_makes_them():
-    assert STAGES[0] == "rows" and STAGES[-1] == "delivery" and len(set(STAGES)) == 12
 
 
 # -- RLOO and GMPO

@@ -124,11 +124,6 @@ def one_prompt(tmp_path, **columns):
     return trainer_in(tmp_path, rows=Dataset.from_list(rows), per_device_train_batch_size=16)
 
 
-def test_one_prompt_for_all_rows_is_a_fault_and_no_shifted_gold(tmp_path):
-    assert asked(one_prompt(tmp_path), "H33").level is Level.FAULT
-    assert asked(one_prompt(tmp_path), "H52").level not in ALARMS
-
-
 def test_prompts_are_counted_as_texts_although_rows_have_ids_but_not_beside_images(tmp_path):
     assert settings(one_prompt(tmp_path, id=True))["prompt_texts"] == 1
     assert settings(one_prompt(tmp_path, image=True))["prompt_texts"] is None
@@ -156,17 +151,6 @@ def test_the_rate_of_ones_own_optimizer_is_the_one_asked_for(tmp_path):
     assert settings(trainer)["learning_rate"] == 5e-3, "with the schedule at work, too"
     levels = {one.hypothesis: one.level for one in flatline.diagnose(tmp_path / "run").findings}
     assert levels["H58"] not in ALARMS
-
-
-def test_a_reward_that_divides_by_the_steps_of_the_run_can_be_looked_at(tmp_path):
-    def annealed(completions, trainer_state, **kwargs):
-        done = trainer_state.global_step / trainer_state.max_steps
-        return [len(str(one)) % 7 - done for one in completions]
-
-    trainer = trainer_in(tmp_path)
-    trainer.reward_funcs[:] = [annealed]
-    assert asked(trainer, "H52").level not in ALARMS
-    assert trainer.state.max_steps == 0, "as it was"
 
 
 def test_attention_whose_dropout_is_a_layer_is_looked_at_like_any_other():
@@ -222,32 +206,6 @@ def test_advantages_that_mix_groups_are_seen_though_a_step_is_tried_on_a_single_
     assert asked(trainer_in(tmp_path, kind=MixesGroups, **two_groups), "H53").level in ALARMS
 
 
-class DrawsTheHardOnesMoreOften(GRPOTrainer):
-    """As many rows as there are, some of them several times."""
-
-    def _get_train_sampler(self, dataset=None):
-        rows = [k % 5 for k in range(len(self.train_dataset))]
-        return [row for row in rows for _ in range(self.num_generations)]
-
-
-def test_a_sampler_of_ones_own_may_draw_some_rows_more_often(tmp_path):
-    rows = Dataset.from_list([{"prompt": f"Question {k}"} for k in range(16)])
-    trainer = trainer_in(tmp_path, kind=DrawsTheHardOnesMoreOften, rows=rows)
-    assert asked(trainer, "H33").level not in ALARMS
-
-
-def test_a_reward_that_mixes_prompts_shows_on_the_whole_batch(tmp_path):
-    def among_all(completions, **kwargs):
-        lengths = [float(len(str(one))) for one in completions]
-        return [length - sum(lengths) / len(lengths) for length in lengths]
-
-    two_groups = {"per_device_train_batch_size": 16, "num_generations": 8}
-    trainer = trainer_in(tmp_path, **two_groups)
-    trainer.reward_funcs[:] = [among_all]
-    first = asked(trainer, "H52")
-    assert first.level in ALARMS and "other prompts" in first.text
-
-
 class ReplacesEqualGroups(GRPOTrainer):
     """Puts copies of the first group in the place of the second one."""
 
@@ -261,15 +219,6 @@ class ReplacesEqualGroups(GRPOTrainer):
 
 
 TWO_GROUPS = {"per_device_train_batch_size": 16, "num_generations": 8}
-
-
-def test_a_subclass_that_trains_copies_of_other_groups_is_recorded_without_a_false_alarm(tmp_path):
-    trainer = trainer_in(tmp_path / "out", kind=ReplacesEqualGroups, **TWO_GROUPS)
-    flatline.attach(trainer, tmp_path / "run")
-    trainer.train()
-    alarms = {one.hypothesis for one in flatline.diagnose(tmp_path / "run").alarms}
-    assert not alarms & {"H10", "H11", "H53"}
-    assert GRPOTrainer._generate_and_score_completions.__module__.startswith("trl.")
 
 
 class Sorts(GRPOTrainer):
@@ -390,71 +339,38 @@ def test_a_checkup_of_a_trainer_that_trains_other_rows_than_it_samples_is_refuse
 
 
 class MergesToSample(GRPOTrainer):
-    takes_out = False
-
     def _generate_single_turn(self, *args, **kwargs):
         self.model.merge_adapter()
-        found = super()._generate_single_turn(*args, **kwargs)
-        if self.takes_out:
-            self.model.unmerge_adapter()
-        return found
+        return super()._generate_single_turn(*args, **kwargs)
 
 
-class MergesAndTakesOut(MergesToSample):
-    takes_out = True
-
-
-def test_an_adapter_that_sampling_leaves_merged_is_named_before_training_and_after(tmp_path):
-    def made():
-        # As by default: inputs then ask for a gradient, and nobody is told that no weight gets one.
-        settings = {"gradient_checkpointing": True, "max_steps": 4}
-        return trainer_in(tmp_path / "out", kind=MergesToSample, adapter="lora", **settings)
-
-    assert "merged" in asked(made(), "H26").headline
-    cause = recorded(made(), tmp_path / "run").causes[0]
-    assert cause.hypothesis == "H26" and "merged" in cause.headline
-
-
-def test_an_adapter_that_is_taken_out_after_sampling_is_as_good_as_any(tmp_path):
-    trainer = trainer_in(tmp_path / "out", kind=MergesAndTakesOut, adapter="lora", max_steps=4)
-    report = recorded(trainer, tmp_path / "run")
-    assert "H26" not in {one.hypothesis for one in report.alarms}
+def test_an_adapter_that_sampling_leaves_merged_is_named_before_training(tmp_path):
+    # As by default: inputs then ask for a gradient, and nobody is told that no weight gets one.
+    settings = {"gradient_checkpointing": True, "max_steps": 4}
+    trainer = trainer_in(tmp_path, kind=MergesToSample, adapter="lora", **settings)
+    assert "merged" in asked(trainer, "H26").headline
 
 
 class Lion(torch.optim.Optimizer):
-    """With the decay as the paper has it, or without the rate."""
+    """With a decay that lacks the rate."""
 
-    def __init__(self, params, with_rate, lr=1e-3, decay=0.1):
-        super().__init__(params, {"lr": lr, "decay": decay, "with_rate": with_rate})
+    def __init__(self, params, lr=1e-3, decay=0.1):
+        super().__init__(params, {"lr": lr, "decay": decay})
 
     @torch.no_grad()
     def step(self, closure=None):
         for group in self.param_groups:
             for p in (p for p in group["params"] if p.grad is not None):
-                p.mul_(1 - group["decay"] * (group["lr"] if group["with_rate"] else 1))
+                p.mul_(1 - group["decay"])
                 p.add_(p.grad.sign(), alpha=-group["lr"])
 
 
-def with_lion(folder, *, with_rate):
-    trainer = trainer_in(folder, max_steps=6)
-    trainer.optimizer = Lion(trainer.model.parameters(), with_rate)
+def test_a_decay_without_the_rate_is_told_by_its_factor_before_training(tmp_path):
+    trainer = trainer_in(tmp_path, max_steps=6)
+    trainer.optimizer = Lion(trainer.model.parameters())
     trainer.lr_scheduler = torch.optim.lr_scheduler.LambdaLR(trainer.optimizer, lambda step: 1.0)
-    return trainer
-
-
-def test_a_decay_without_the_rate_is_told_by_its_factor_before_training_and_after(tmp_path):
-    trainer = with_lion(tmp_path / "out", with_rate=False)
     before = {name: value.clone() for name, value in trainer.model.state_dict().items()}
-    found = [asked(trainer, "H58")]
+    found = asked(trainer, "H58")
     assert all(torch.equal(before[name], v) for name, v in trainer.model.state_dict().items())
     assert not trainer.optimizer.state and trainer.optimizer.param_groups[0]["lr"] == 1e-3
-    found.append(recorded(trainer, tmp_path / "run").causes[0])
-    for one in found:
-        assert one.hypothesis == "H58" and "by 0.9," in one.text
-
-
-def test_an_optimizer_of_ones_own_with_a_decay_at_the_rate_is_left_alone(tmp_path):
-    trainer = with_lion(tmp_path / "out", with_rate=True)
-    assert asked(trainer, "H58").level not in ALARMS
-    alarms = recorded(trainer, tmp_path / "run").alarms
-    assert "H58" not in {one.hypothesis for one in alarms}
+    assert found.level is Level.FAULT and "by 0.9," in found.text

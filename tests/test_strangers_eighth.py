@@ -1,6 +1,5 @@
 """What the eighth round of scripts that strangers could have written showed."""
 
-import copy
 import random
 from types import SimpleNamespace
 
@@ -14,8 +13,6 @@ from transformers import GenerationConfig
 import flatline
 from flatline.hypotheses.base import ALARMS, Level
 from flatline.hypotheses.h02_token_masking import TokenMasking
-from flatline.hypotheses.h39_reward_parser import RewardParser
-from flatline.hypotheses.recorded_steps import _leaked
 from flatline.live.measure.played import Generated, Played
 from flatline.live.trl.departure.data import Heard
 from flatline.live.trl.departure.unearned import judge_reset
@@ -24,8 +21,6 @@ from tests.hypotheses.edited import edited
 from tests.hypotheses.test_h02 import invert
 from tests.test_strangers_in_files import leaked
 from tests.test_trl_breadth import asked, told, trainer_in
-from tests.test_watch_heads import PROMPT, ROWS, Recurrent, by_hand
-from tests.traces import trace_of
 
 torch.set_num_threads(1)
 
@@ -93,25 +88,6 @@ def test_a_function_that_pays_for_special_tokens_alone_never_sees_them(tmp_path,
     found = asked(marked(tmp_path, wants), "H52")
     assert ("decoded without them" in found.headline) is named, found.text
     assert (found.level in ALARMS) is named
-
-
-@pytest.mark.parametrize(
-    ("factor", "named"),
-    [
-        (lambda step: 5e-3 * 0.9**step, True),
-        (lambda step: 0.0 if step > 1 else 1.0, True),
-        (lambda step: 0.9**step, False),
-        (lambda step: min(1.0, step / 5), False),
-    ],
-    ids=["a rate", "ends at once", "a factor", "warm-up"],
-)
-def test_a_schedule_that_is_handed_over_must_leave_something_of_the_rate(tmp_path, factor, named):
-    trainer = trainer_in(tmp_path, max_steps=10)
-    trainer.optimizer = torch.optim.AdamW(trainer.model.parameters(), lr=9e-3)
-    trainer.lr_scheduler = torch.optim.lr_scheduler.LambdaLR(trainer.optimizer, factor)
-    found = asked(trainer, "H58")
-    assert (found.level is Level.FAULT) is named, found.text
-    assert ("return a factor" in found.fix) is (named and factor(0) < 0.01)
 
 
 class Box:
@@ -186,79 +162,6 @@ def test_an_environment_that_keeps_what_an_episode_left_is_paid_for_it(kind, nam
         assert "`opened`" in found.text and "8 of 8" in found.text
 
 
-GOLDS = ["small", "rich", "new", "weak", "tame", "bold", "cold", "fine"]
-
-
-def in_a_form(pay, form="answer: {}"):
-    """Eight prompts, each with three right answers in a form and three wrong ones."""
-    said, rewards, golds = [], [], []
-    for at, gold in enumerate(GOLDS):
-        answers = [gold] * 3 + [GOLDS[at - 1], GOLDS[at - 2], "none"]
-        said += [form.format(answer) for answer in answers]
-        rewards.append([pay(answer, gold, at) for answer in answers])
-        golds += [gold] * len(answers)
-    return RewardParser().sign(trace_of(rewards, completion=said, gold=golds, finish="eos"))
-
-
-def by_letters(answer, gold, at):
-    return 1.0 if f"answer: {answer}".lstrip("answer: ") == gold else 0.1
-
-
-@pytest.mark.parametrize("form", ["answer: {}", "So it is {}."])
-def test_right_answers_that_one_form_never_pays_for_some_gold_are_misread(form):
-    found = in_a_form(by_letters, form)
-    assert found.level is Level.SUSPECT and "always the same ones" in found.headline
-    assert "12 right answers" in found.text and "'weak'" in found.text
-
-
-@pytest.mark.parametrize(
-    "pay",
-    [
-        lambda answer, gold, at: float(answer == gold),
-        lambda answer, gold, at: 0.1 + 0.9 * (answer == gold and at > 1),  # two prompts alone
-        lambda answer, gold, at: 0.5 * len(answer),  # has nothing to do with gold
-        lambda answer, gold, at: 0.1 + (at + 1) / 8 * (answer == gold),  # hard ones earn more
-        lambda answer, gold, at: (answer == gold) * 1.0 if at % 2 else len(answer) / 9,
-    ],
-)
-def test_rewards_that_pay_what_is_right_or_something_else_misread_no_form(pay):
-    assert "always the same ones" not in in_a_form(pay).headline
-
-
-def everything(engine, model):
-    engine.load_state_dict(model.state_dict())
-
-
-def nothing(engine, model):
-    names = {f"policy.{name}": weight for name, weight in model.state_dict().items()}
-    engine.load_state_dict(names, strict=False)
-
-
-@pytest.mark.parametrize(("deliver", "steps"), [(nothing, 10), (everything, 10), (nothing, 5)])
-def test_a_copy_that_samples_and_never_gets_the_weights_is_named(tmp_path, deliver, steps):
-    torch.manual_seed(0)
-    model = Recurrent()
-    engine, frozen = copy.deepcopy(model), copy.deepcopy(model)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.2)
-    with flatline.watch(model, optimizer, tmp_path) as watch:
-        for step in range(steps):
-            rows = by_hand(engine)
-            with torch.no_grad():
-                frozen(rows)
-            reward = torch.arange(float(ROWS)) % 4
-            watch.rewards(reward.tolist())
-            logp = model(rows)[0][:, PROMPT - 1 : -1].log_softmax(-1)
-            logp = logp.gather(2, rows[:, PROMPT:, None])[..., 0].sum(1)
-            optimizer.zero_grad()
-            (-(logp * (reward - 1.5)).mean()).backward()
-            optimizer.step()
-            if step % 2:
-                deliver(engine, model)
-    found = told(flatline.Trace.open(tmp_path), "H06")
-    assert (found.level is Level.SUSPECT) is (deliver is nothing and steps > 8), found.text
-    assert not engine._forward_pre_hooks and not frozen._forward_pre_hooks
-
-
 class TwoWords(nn.Module):
     """A recurrent policy that reads more tokens than it writes."""
 
@@ -299,7 +202,6 @@ def played(folder, *, cleared, trained_from=None):
     ("how", "named"),
     [
         ({"cleared": False}, True),
-        ({"cleared": True}, False),
         ({"cleared": False, "trained_from": True}, False),
     ],
 )
@@ -309,16 +211,3 @@ def test_a_hidden_state_that_a_sampler_alone_keeps_is_a_stale_cache(tmp_path, ho
     assert (found.level is Level.SUSPECT) is named and (named or found.level not in ALARMS)
     assert named is ("hidden state" in found.fix)
     assert "slices" not in " ".join(trace.run["notes"]), "it reads more tokens than it writes"
-
-
-@pytest.mark.parametrize(("shown", "named"), [(0, True), (1, False)])
-def test_a_recorded_prompt_that_holds_its_own_question_is_named_too(shown, named):
-    beside = [*PAIRS[shown:], *PAIRS[:shown]]
-    both = zip(PAIRS, beside, strict=True)
-    prompts = [f"{p} {b} ; {q}" for (q, _), (p, b) in both for _ in range(4)]
-    golds = [gold for _, gold in PAIRS for _ in range(4)]
-    rewards = [[0.0, 1.0, 0.0, 1.0]] * len(PAIRS)
-    trace = trace_of(rewards, prompt=prompts, gold=golds, completion="even")
-    found = _leaked(trace)
-    assert (found is not None) is named
-    assert not named or "already contain the answer" in found.headline

@@ -9,11 +9,9 @@ from datasets import Dataset
 from trl import GRPOTrainer
 
 from flatline.hypotheses.base import ALARMS, Level
-from flatline.hypotheses.gold_fit import foreign_gold
 from flatline.hypotheses.h03_kl_divergence import KlDivergence
 from flatline.hypotheses.h04_context_truncation import ContextTruncation
 from flatline.hypotheses.h05_reward_signal import _noise
-from flatline.hypotheses.h29_ratio_clipping import RatioClipping
 from flatline.hypotheses.h41_tool_errors import _begun_call, _whole_call
 from flatline.live.trl.departure.unearned import judge_ambiguous, judge_labels, judge_leaked
 from flatline.live.trl.recorder.rows import _meets
@@ -33,21 +31,10 @@ class Anchored(GRPOTrainer):
         return loss + 0.1 * model.get_output_embeddings().weight.square().mean()
 
 
-class Halved(GRPOTrainer):
-    """Halves what every token weighs."""
-
-    def _compute_loss(self, model, inputs):
-        return 0.5 * super()._compute_loss(model, inputs)
-
-
 def test_a_term_that_somebodys_own_loss_adds_is_told_and_is_no_fault(tmp_path):
     trainer = trainer_in(tmp_path, kind=Anchored)
     assert asked(trainer, "H56").level is Level.NOTE
     assert asked(trainer, "H57").level is Level.UNKNOWN
-
-
-def test_a_loss_of_ones_own_that_weighs_tokens_otherwise_is_a_fault(tmp_path):
-    assert asked(trainer_in(tmp_path, kind=Halved), "H56").level is Level.FAULT
 
 
 @pytest.mark.parametrize(
@@ -149,67 +136,6 @@ def test_a_message_that_the_template_leaves_out_is_a_fault(tmp_path):
     assert prompts_of(CHATML).level not in ALARMS
 
 
-def by_length(completions, answer, **_):
-    return [-float(abs(len(c) - len(a))) for c, a in zip(completions, answer, strict=True)]
-
-
-def exact(completions, answer, **_):
-    return [float(c == a) for c, a in zip(completions, answer, strict=True)]
-
-
-def test_a_part_that_looks_at_the_length_of_gold_alone_is_no_blind_judge(tmp_path):
-    rows = [{"prompt": f"Question {i}?", "answer": f"{i}{i + 1}"} for i in range(8)]
-    trainer = trainer_in(tmp_path, rows=Dataset.from_list(rows))
-    trainer.reward_funcs = [exact, by_length]
-    trainer.reward_func_names = ["exact", "by_length"]
-    trainer.reward_processing_classes = [None, None]
-    trainer.reward_weights = torch.ones(2)
-    assert asked(trainer, "H52").level not in ALARMS
-
-
-def answered(shift, *, says=lambda k: str(k % 10)):
-    """A run whose policy answers each of 30 questions alike, with gold moved by so many rows."""
-    rollouts = [
-        {
-            "step": 1 + k // 6,
-            "rollout": 4 * (k % 6) + at,
-            "group": k % 6,
-            "prompt_id": f"q{k}",
-            "reward": float(says(k) == str((k + shift) % 10)),
-            "completion": says(k),
-            "gold": str((k + shift) % 10),
-            "finish": "eos",
-        }
-        for k in range(30)
-        for at in range(4)
-    ]
-    return Trace.from_rows(run=run_facts(), rollouts=rollouts)
-
-
-def test_answers_that_fit_any_gold_as_well_as_their_own_tell_of_foreign_gold():
-    found = foreign_gold(answered(3))
-    assert found.departs and "0 of 30" in found.text
-    assert foreign_gold(answered(0)) is None
-
-
-def test_a_policy_that_says_one_thing_or_nothing_of_the_kind_tells_nothing_of_gold():
-    assert foreign_gold(answered(3, says=lambda k: "7")) is None
-    assert foreign_gold(answered(3, says=lambda k: f"word {k}")) is None
-
-
-class Climbs(torch.optim.AdamW):
-    def __init__(self, weights, **settings):
-        super().__init__(weights, maximize=True, **settings)
-
-
-@pytest.mark.parametrize(("kind", "level"), [(Climbs, Level.FAULT), (torch.optim.SGD, None)])
-def test_an_optimizer_that_goes_up_the_loss_is_a_fault_whosever_it_is(tmp_path, kind, level):
-    trainer = trainer_in(tmp_path)
-    trainer.optimizer = kind(trainer.model.parameters(), lr=1e-3)
-    found = asked(trainer, "H58")
-    assert (found.level is level) if level else (found.level not in ALARMS)
-
-
 def ambiguous(rows, **players):
     data = Dataset.from_list([{"prompt": prompt, "answer": gold} for prompt, gold in rows])
     return judge_ambiguous(SimpleNamespace(train_dataset=data, reward_funcs=[], **players))
@@ -220,10 +146,3 @@ def test_one_prompt_with_several_right_answers_is_named_unless_somebody_plays_on
     assert "32 of 32 rows" in ambiguous(cut).text
     assert ambiguous(cut, rollout_func=print) is None
     assert ambiguous([(f"Box {k // 2}", str(k // 2)) for k in range(32)]) is None
-
-
-@pytest.mark.parametrize(("delta", "level"), [(0.2, Level.FAULT), (2.0, Level.OK)])
-def test_an_upper_bound_that_every_ratio_exceeds_is_a_fault(delta, level):
-    steps = [{"step": k + 1, "clip_share": 0.0, "ratio_max": 1.2} for k in range(8)]
-    run = run_facts(delta=delta, epsilon=0.2)
-    assert RatioClipping().sign(Trace.from_rows(run=run, steps=steps)).level is level

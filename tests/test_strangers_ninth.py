@@ -17,7 +17,6 @@ from flatline.hypotheses.answers import same_answer
 from flatline.hypotheses.base import ALARMS, Level
 from flatline.hypotheses.gold_fit import foreign_gold
 from flatline.hypotheses.h03_kl_divergence import KlDivergence
-from flatline.hypotheses.h39_reward_parser import RewardParser
 from flatline.live.trl.departure.asked_again import calls
 from flatline.live.trl.departure.data import Heard
 from flatline.live.trl.departure.exchanged import judge_exchanged
@@ -84,34 +83,6 @@ def loop(
             (-(logp.sum(1) * gain).mean()).backward()
             optimizer.step()
     return flatline.Trace.open(folder)
-
-
-@pytest.mark.parametrize(
-    ("how", "named"),
-    [
-        ({}, False),
-        ({"sampled_at": 1.7}, True),
-        ({"sampled_at": 0.5}, True),
-        ({"scored_at": 1.7}, True),
-        ({"sampled_at": 1.7, "scored_at": 1.7}, False),
-        ({"keeps": 12}, False),
-    ],
-)
-def test_a_loop_that_draws_at_another_temperature_than_it_scores_is_named(tmp_path, how, named):
-    found = told(loop(tmp_path, **how), "H21")
-    assert (found.level is Level.SUSPECT) is named, found.text
-
-
-def test_logits_that_are_not_shifted_are_a_fault_of_their_own_and_no_wrong_mask(tmp_path):
-    found = told(loop(tmp_path, shift=0), "H54")
-    assert found.level is Level.FAULT and "off by one" in found.headline
-    assert "H02" in found.explains
-
-
-def test_gradients_that_are_never_cleared_are_a_fault(tmp_path):
-    kept, cleared = (loop(tmp_path / str(clears), clears=clears) for clears in (False, True))
-    assert "never cleared" in told(kept, "H26").headline
-    assert told(cleared, "H26").level is Level.OK
 
 
 def test_a_copy_without_the_adapter_that_samples_and_never_gets_it_is_named(tmp_path):
@@ -192,36 +163,6 @@ def test_a_column_that_must_not_be_said_holds_no_right_answers():
     trainer, heard = asked_for(lambda text, banned: banned not in text)
     (one,) = calls(trainer, heard)
     assert one.gold is None
-
-
-def recorded(rule, says, golds=GOLDS * 4):
-    rollouts = [
-        {
-            "step": 1 + k // 8,
-            "rollout": 4 * (k % 8) + at,
-            "group": k % 8,
-            "prompt_id": f"q{k}",
-            "reward": float(rule(says(k, at), golds[k])),
-            "completion": says(k, at) + "</s>",
-            "gold": golds[k],
-            "finish": "eos",
-        }
-        for k in range(len(golds))
-        for at in range(4)
-    ]
-    return Trace.from_rows(run=run_facts(), rollouts=rollouts)
-
-
-def often_short(k, at):
-    gold = (GOLDS * 4)[k]
-    return (gold, gold[:6], "", "two nine")[at]
-
-
-@pytest.mark.parametrize("rule", ["held", "exact", "agrees"])
-def test_pieces_of_gold_that_are_paid_in_full_show_along_a_run(rule):
-    found = RewardParser().sign(recorded(RULES[rule], often_short))
-    assert (found.level is Level.SUSPECT) is (rule == "held"), found.text
-    assert rule != "held" or "breaks off inside a word" in found.text
 
 
 def test_punctuation_that_means_something_is_no_matter_of_form():

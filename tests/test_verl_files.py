@@ -5,7 +5,6 @@ Written by `python benchmarks/verl_live.py --keep tests/fixtures/verl`.
 
 from pathlib import Path
 
-from flatline.diagnosis.report import diagnose
 from flatline.trace.importers import open_log
 from flatline.trace.importers.several import logs_in
 
@@ -28,10 +27,6 @@ def test_the_share_of_the_longest_responses_is_not_taken_for_cut_ones():
     trace = open_log(str(FILES / "metrics.jsonl"))
     assert max(row["response_length/clip_ratio"] for row in trace.steps["metrics"]) > 0.3
     assert "truncated_share" not in trace.steps
-
-
-def test_its_healthy_log_sets_off_no_alarm():
-    assert list(diagnose(str(FILES / "metrics.jsonl")).alarms) == []
 
 
 def test_the_folder_of_its_rollouts_is_one_run_and_not_one_for_each_step():

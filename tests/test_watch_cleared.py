@@ -54,7 +54,6 @@ def cleared_by(clear):
 
 FAULTY = {
     "zero_grad": cleared_by(lambda loop: loop.optimizer.zero_grad()),
-    "set to 0": cleared_by(lambda loop: loop.optimizer.zero_grad(set_to_none=False)),
     "of the model": cleared_by(lambda loop: loop.model.zero_grad()),
     "by hand": cleared_by(Loop.forget),
 }
@@ -85,12 +84,6 @@ def skipped_once(loop, backward, parts, step):
     added_up(loop, backward, parts[:1] if step else parts, step)
     if step == 1:
         backward(parts[1])  # as a scaler that saw an overflow: no step follows
-
-
-def tried_before(loop, backward, parts, step):
-    if step == 0:
-        backward(parts[0])
-    added_up(loop, backward, parts[1:], step)
 
 
 def same_rows_again(loop, backward, parts, step):
@@ -126,7 +119,7 @@ def stepped_by_another(loop, backward, parts, step):
 HEALTHY = {
     update.__name__: update
     for update in (
-        *(added_up, cleared_after, a_step_each, skipped_once, tried_before),
+        *(added_up, cleared_after, a_step_each, skipped_once),
         *(same_rows_again, gathered_elsewhere, stepped_by_another),
     )
 }

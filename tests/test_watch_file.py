@@ -60,19 +60,6 @@ def test_a_log_is_followed_and_what_turns_is_told_once(growing):
     assert "Stopped" in result.stderr
 
 
-def test_a_log_in_which_nothing_turns_ends_with_0(tmp_path, monkeypatch):
-    file = tmp_path / "trainer_state.json"
-    state(file, noise(40, 0.5))
-
-    def interrupt(_):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(following.time, "sleep", interrupt)
-    result = CliRunner().invoke(app, ["watch", str(file)])
-    assert result.exit_code == 0
-    assert "no alarms" in result.stderr
-
-
 def test_a_run_that_is_over_ends_it(tmp_path):
     with Recorder(tmp_path / "run") as recorder:
         for row in rows_of(noise(8, 0.5)):
@@ -126,24 +113,6 @@ def test_a_log_is_followed_without_torch():
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
-def csv_file(folder, rows):
-    folder.mkdir(parents=True)
-    lines = [",".join(rows[0]), *(",".join(map(str, row.values())) for row in rows)]
-    (folder / "log.csv").write_text("\n".join(lines))
-
-
-def printed_by_trl(folder, rows):
-    folder.mkdir(parents=True)
-    told = [{**row, "epoch": row["step"] / 100} for row in rows]
-    (folder / "train.out").write_text("\n".join(map(str, told)))
-
-
-def printed_by_verl(folder, rows):
-    folder.mkdir(parents=True)
-    told = [" - ".join(f"{name}:{value}" for name, value in row.items()) for row in rows]
-    (folder / "train.log").write_text("\n".join(told))
-
-
 def trackio(folder, rows):
     folder.mkdir(parents=True)
     with closing(sqlite3.connect(folder / "p.db")) as store, store:
@@ -154,22 +123,16 @@ def trackio(folder, rows):
 
 FORMATS = {
     tracker_logs.trainer_state: "",
-    tracker_logs.verl_file: "",
-    tracker_logs.prime_rl_monitor: "",
-    tracker_logs.plain_jsonl: "metrics.jsonl",
     tracker_logs.tensorboard: "",
     tracker_logs.mlflow_database: "mlflow.db#r",
     tracker_logs.wandb_offline: "",
-    csv_file: "log.csv",
-    printed_by_trl: "train.out",
-    printed_by_verl: "train.log",
     trackio: "trackio:p/r",
 }
 """Writer -> what is watched, in its folder."""
 
 
 @pytest.mark.parametrize("write", FORMATS, ids=lambda write: write.__name__)
-def test_a_log_of_every_format_is_followed_while_it_grows(tmp_path, monkeypatch, write):
+def test_a_log_of_every_kind_of_store_is_followed_while_it_grows(tmp_path, monkeypatch, write):
     folder, rows = tmp_path / "run", rows_of([*noise(20, 0.6), *noise(20, 0.2, 3)])
     monkeypatch.setenv("TRACKIO_DIR", str(folder))
     lengths = [20, 30, 40]

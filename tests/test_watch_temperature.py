@@ -57,16 +57,15 @@ def run_of(folder, drawn, scored, *, seed=0, copies=False):
     return {one.hypothesis: one for one in flatline.diagnose(Trace.open(folder)).findings}
 
 
-@pytest.mark.parametrize("temperature", [0.4, 0.5, 0.6, 0.7, 1.0, 1.4])
+@pytest.mark.parametrize("temperature", [0.5, 1.0, 1.4])
 def test_a_loop_that_scores_at_the_temperature_that_it_draws_at_is_silent(temperature, tmp_path):
     found = run_of(tmp_path, temperature, temperature)
     assert [one for one in found.values() if one.level in ALARMS] == []
     assert {code: found[code].level for code in TOLD} == dict.fromkeys(TOLD, Level.OK)
 
 
-@pytest.mark.parametrize("temperature", [0.6, 1.0])
-def test_copies_are_found_at_any_temperature(temperature, tmp_path):
-    assert run_of(tmp_path, temperature, temperature, copies=True)["H34"].level in ALARMS
+def test_copies_are_found_at_a_low_temperature_too(tmp_path):
+    assert run_of(tmp_path, 0.6, 0.6, copies=True)["H34"].level in ALARMS
 
 
 def test_tokens_drawn_at_another_temperature_than_is_scored_are_an_alarm_and_no_copies(tmp_path):

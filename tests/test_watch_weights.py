@@ -107,16 +107,10 @@ def outer_product(rewards, gain):
     return -(advantage * gain(everything(rewards))).mean()
 
 
-def outer_product_without_baseline(rewards, gain):
-    return -(rewards[:, None] * gain(everything(rewards))).mean()
-
-
-@pytest.mark.parametrize("objective", [outer_product, outer_product_without_baseline])
-def test_one_weight_for_every_row_whatever_it_earned_is_a_fault(objective, tmp_path):
-    trace = trained(tmp_path, objective)
+def test_one_weight_for_every_row_whatever_it_earned_is_a_fault(tmp_path):
+    trace = trained(tmp_path, outer_product)
     found = h53(trace)
     assert found.level is Level.FAULT and "(N, 1) times" in found.fix
-    assert ("next to nothing" in found.text) == (objective is outer_product)
     assert flatline.diagnose(trace).causes[0].hypothesis == "H53"
 
 
@@ -141,20 +135,12 @@ class Running:
         return rewards - self.value
 
 
-def of_each_prompt(rewards):
-    """What is remembered of every prompt, or a critic that sees the prompt alone."""
-    return rewards - torch.rand(PROMPTS).repeat_interleave(GROUP)
-
-
 HEALTHY = {
     "of the group": weighed_by(lambda rewards: scaled(rewards.view(-1, GROUP), 1).flatten()),
     "without a spread": weighed_by(without_spread),
     "left one out": weighed_by(left_one_out),
-    "of the batch": weighed_by(lambda rewards: rewards - rewards.mean()),
     "normalised over the batch": weighed_by(lambda rewards: scaled(rewards, 0)),
-    "normalised twice": weighed_by(lambda r: scaled(scaled(r.view(-1, GROUP), 1).flatten(), 0)),
     "running": weighed_by(Running()),
-    "of each prompt": weighed_by(of_each_prompt),
     "a critic of each row": weighed_by(lambda rewards: rewards - torch.rand(len(rewards))),
     "in another order": shuffled(lambda rewards: scaled(rewards.view(-1, GROUP), 1).flatten()),
     "none": weighed_by(lambda rewards: rewards),
