@@ -135,19 +135,6 @@ def test_names_below_a_chart_do_not_touch_on_a_phone_and_are_all_there(site, bro
     assert all(name in said for name in ("learning rate of 0 throughout", "shuffled rewards"))
 
 
-def test_codes_of_findings_that_name_steps_next_to_each_other_do_not_touch(site, browser):
-    window = opened(browser(width=PHONE), f"{site}/run/recorded")
-    codes = [
-        {"x": x, "text": text} for x, text in ((1, "H09"), (2, "H10"), (3, "H11"), (99, "H12"))
-    ]
-    line = {"mode": "lines", "name": "x", "x": [0, 100], "y": [0, 1], "line": {}}
-    layout = {"xaxis": {}, "yaxis": {}, "shapes": [], "annotations": codes}
-    draw = "flatlinePlots.draw(document.querySelector('.plot'), arguments[0])"
-    window.execute_script(draw, {"data": [line], "layout": layout})
-    assert len(css(window, ".plot .code")) >= 4
-    assert not measured(window, "touching()") and not measured(window, "cut()")
-
-
 @SCHEMES
 def test_what_the_trainer_could_not_see_is_a_bar_that_stands_out(site, browser, dark):
     window = opened(browser(dark=dark), f"{site}/run/recorded")
@@ -211,14 +198,3 @@ def test_a_run_is_diagnosed_from_the_list_while_its_pages_answer(runs, browser, 
         assert "being diagnosed" in row()
         may_end.set()
         wait(lambda: "Your trainer cannot see" in row())
-
-
-def test_a_journal_opens_with_its_answer(site, browser):
-    window = browser(width=PHONE)
-    window.get(f"{site}/journal/musique-training-debug")
-    answer = css(window, "main > section")[0]
-    assert answer.rect["y"] < 300
-    said = answer.text
-    assert "H09 Loss mask used as attention mask: held-out reward +0.196 [+0.045, +0.347]" in said
-    assert "H01 Advantage scaling" in said[said.index("Ruled out") : said.index("Next")]
-    assert "flatline journal resolve" in said[said.index("Next") :]
