@@ -23,7 +23,6 @@ from flatline.trace.importers.log import Log
 from flatline.trace.importers.wandb_file import _records, identity_of
 from flatline.trace.importers.wire import messages
 
-FIXTURES = Path(__file__).parent / "fixtures"
 SUMMARY, ALERT = 3, 10  # fields of W&B's Record
 HOSTILE = (
     "<script>alert(1)</script> <!channel> [click](javascript:alert(1)) ![x](http://evil/x.png) "

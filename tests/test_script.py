@@ -162,45 +162,47 @@ def finding(code, level):
     return {"hypothesis": code, "level": level, "text": "Seen.", "where": []}
 
 
-def test_what_the_checkup_rules_out_is_not_trained(monkeypatch, tmp_path):
-    control = pilot(findings=[finding("H09", "ok")])
-    found, _ = concluded(monkeypatch, tmp_path, "H09", control, pilot(drawn="b"))
-    assert found.verdict.ruling == "invalidated"
+SAME = pilot(drawn="b", gradient=[{"cosine": 1.0, "length": 1.0}] * 2)
+RULED_OUT, THERE, NO_REMEDY = (
+    [finding(*one)] for one in (("H09", "ok"), ("H52", "fault"), ("H37", "suspect"))
+)
 
 
-def test_a_remedy_that_leaves_the_gradient_as_it_is_settles_it_without_training(
-    monkeypatch, tmp_path
+@pytest.mark.parametrize(
+    ("code", "control", "treated", "ruling", "why"),
+    [
+        ("H09", pilot(findings=RULED_OUT), pilot(drawn="b"), "invalidated", ""),
+        ("H53", pilot(), SAME, "invalidated", "the gradient without it"),
+        (
+            "H52",
+            pilot(findings=THERE),
+            pilot(drawn="b", findings=THERE),
+            "inconclusive",
+            "does not take H52 away",
+        ),
+        ("H11", pilot(), {"refused": "With tools."}, "inconclusive", "With tools."),
+        ("H37", pilot(findings=NO_REMEDY), pilot(), "inconclusive", "reward_weights"),
+    ],
+)
+def test_what_pilots_settle_is_not_trained(
+    monkeypatch, tmp_path, code, control, treated, ruling, why
 ):
-    treated = pilot(drawn="b", gradient=[{"cosine": 1.0, "length": 1.0}] * 2)
-    found, _ = concluded(monkeypatch, tmp_path, "H53", pilot(), treated)
-    assert found.verdict.ruling == "invalidated"
-    assert "the gradient with the remedy is the gradient without it" in found.verdict.reason
-
-
-def test_a_remedy_that_leaves_the_mechanism_there_is_not_trained(monkeypatch, tmp_path):
-    seen = [finding("H52", "fault")]
-    treated = pilot(drawn="b", findings=seen)
-    found, _ = concluded(monkeypatch, tmp_path, "H52", pilot(findings=seen), treated)
-    assert found.verdict.ruling == "inconclusive"
-    assert "does not take H52 away" in found.verdict.reason
+    found, _ = concluded(monkeypatch, tmp_path, code, control, treated)
+    assert found.verdict.ruling == ruling
+    assert why in found.verdict.reason
 
 
 def test_a_remedy_of_the_optimizer_is_not_judged_by_the_gradient(monkeypatch, tmp_path):
-    treated = pilot(drawn="b", gradient=[{"cosine": 1.0, "length": 1.0}] * 2)
     with pytest.raises(AssertionError, match="a run was made"):
-        concluded(monkeypatch, tmp_path, "H58", pilot(), treated)
+        concluded(monkeypatch, tmp_path, "H58", pilot(), SAME)
 
 
-def test_a_script_that_ignores_its_seed_is_told_before_anything_is_trained(monkeypatch, tmp_path):
-    with pytest.raises(ConfigError, match="ignores the seed"):
-        concluded(monkeypatch, tmp_path, "H53", pilot(), pilot())
-
-
-def test_a_script_whose_trainer_takes_no_step_is_told_before_anything_is_trained(
-    monkeypatch, tmp_path
+@pytest.mark.parametrize(("drawn", "told"), [("a", "ignores the seed"), ("", "takes no step")])
+def test_a_script_that_cannot_be_compared_is_told_before_anything_is_trained(
+    monkeypatch, tmp_path, drawn, told
 ):
-    with pytest.raises(ConfigError, match="takes no step"):
-        concluded(monkeypatch, tmp_path, "H53", pilot(drawn=""), pilot(drawn=""))
+    with pytest.raises(ConfigError, match=told):
+        concluded(monkeypatch, tmp_path, "H53", pilot(drawn=drawn), pilot(drawn=drawn))
 
 
 def test_the_cost_is_said_first_and_a_budget_ends_it_where_the_evidence_stands(

@@ -356,10 +356,10 @@ def test_an_effect_that_matters_is_rarely_excluded():
     assert at_most(wrongly, 1500, 0.025)
 
 
-@pytest.mark.parametrize("sd", [0.03, 0.003, 0.0])
+@pytest.mark.parametrize("sd", [0.03, 0.0])
 @pytest.mark.parametrize("rule", [Rule(), Rule(family=5, looks=(3, 5, 9))])
 def test_power_follows_the_same_rule_as_decide(rule, sd):
-    rows = np.random.default_rng(7).normal(0.06, sd, (500, rule.looks[-1]))
+    rows = np.random.default_rng(7).normal(0.06, sd, (200, rule.looks[-1]))
     one_by_one = [conclude(row, rule) for row in rows.tolist()]
     ends = ends_of(rows, rule)
     assert ends.validated.tolist() == [one.ruling is Ruling.VALIDATED for one in one_by_one]
