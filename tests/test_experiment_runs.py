@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -103,12 +102,13 @@ def test_two_experiments_that_want_the_same_run_at_once_make_it_once(tmp_path):
 @pytest.mark.parametrize(
     ("extra", "told"),
     [
-        ("--fail", "the data set is missing(.|\n)*exit code 1|exit code 1(.|\n)*the data set is"),
-        ("--silent", r"recorded nothing(.|\n)*flatline\.attach\(trainer, run_dir\)"),
+        ("--fail", {"the data set is missing", "exit code 1"}),
+        ("--silent", {"recorded nothing", "flatline.attach(trainer, run_dir)"}),
     ],
 )
 def test_a_command_that_fails_or_records_nothing_is_told_so(tmp_path, extra, told):
-    assert re.search(told, run(job_of(plan_with(extra).control, 0, tmp_path)))
+    failure = run(job_of(plan_with(extra).control, 0, tmp_path))
+    assert {words for words in told if words in failure} == told
 
 
 def test_a_command_that_is_killed_is_told_so(tmp_path):
