@@ -20,7 +20,6 @@ from flatline.diagnosis.renderers.ci.junit import to_junit
 from flatline.diagnosis.renderers.ci.sarif import to_sarif
 from flatline.diagnosis.report import Report
 from flatline.hypotheses.base import Evidence, Finding, Level
-from flatline.text import unobeyed
 
 HOSTILE = "\x1b[31m\n::add-mask::x\r</failure><script>alert(1)</script>%0A{0}\ud800\ufffe, a:b"
 LOG = [{"step": step, "reward": 0.5, "loss": 0.1, "kl": 0.01} for step in range(1, 9)]
@@ -139,12 +138,6 @@ def test_a_finding_keeps_its_fingerprint_when_its_numbers_change():
     assert one == other
 
 
-def test_braces_of_a_text_are_no_places_for_arguments():
-    log = json.loads(to_sarif(HOSTILE_REPORT))
-    text = log["runs"][0]["results"][0]["message"]["text"]
-    assert "{{0}}" in text and "\x1b" not in text
-
-
 # -- GitHub
 
 
@@ -211,12 +204,6 @@ def test_no_line_that_a_log_or_an_error_quotes_is_obeyed_by_the_runner(tmp_path,
         assert not [line for line in lines if OBEYED.search(line) and line not in own]
         if commands == [annotated[1]]:
             json.loads(done.stdout)
-
-
-@pytest.mark.parametrize("command", COMMANDS)
-def test_a_command_in_json_is_the_same_text_when_it_is_read(command):
-    shape = {"text": f"a\n {command}"}
-    assert json.loads(unobeyed(json.dumps(shape))) == shape
 
 
 def test_with_json_on_stdout_annotations_go_to_stderr(run):
@@ -326,8 +313,3 @@ def test_a_baseline_that_is_none_says_so_and_what_to_type(run, tmp_path, text, t
         file.write_text(text)
     done = run("--baseline", str(file))
     assert done.exit_code == 2 and told in done.stderr and "--write-baseline" in done.stderr
-
-
-def test_a_baseline_is_not_read_and_replaced_at_once(run, accepted):
-    done = run("--baseline", str(accepted), "--write-baseline", str(accepted))
-    assert done.exit_code == 2 and "Give one of them" in done.stderr

@@ -15,12 +15,9 @@ import flatline.cli.evaluate as command
 from flatline import __version__, faults
 from flatline.cli import app, demo
 from flatline.cli.text import visible
-from flatline.cli.transcript import show_rollout
 from flatline.errors import ConfigError, ModelError
 from flatline.journal.pages import effect_text
 from flatline.rollout.record import Turn
-from flatline.tasks import make_task
-from flatline.training.models import load_policy
 from tests.plays import rollout_of
 
 JOURNAL = Path(__file__).parents[1] / "examples" / "journal"
@@ -103,12 +100,6 @@ def test_json_is_alone_on_stdout(run):
     assert "gold answer" in done.stderr
 
 
-def test_lab_data_is_cut_to_256_problems_unless_a_number_is_given(run):
-    assert json.loads(run("evaluate", "gsm8k", "--json").stdout)["problems"] == 256
-    sliced = run("evaluate", "gsm8k", "--datasets", "lab,,test[:300]", "--json")
-    assert json.loads(sliced.stdout)["problems"] == 300
-
-
 def test_a_comparison_is_paired_and_says_which_way_it_goes(run):
     done = run(*EVALUATE, "--compare", "other", "--json")
     got = json.loads(done.stdout)
@@ -127,12 +118,6 @@ def test_a_random_model_in_a_folder_is_played_from_end_to_end(tmp_path):
     done = CliRunner().invoke(app, ["evaluate", "toolmath", *arguments])
     assert done.exit_code == 0, done.output
     assert json.loads(done.stdout)["finish"]["turn_length"] == 2
-
-
-def test_plays_are_saved_as_lines(run, tmp_path):
-    path = tmp_path / "plays.jsonl"
-    assert run(*EVALUATE, "--output", str(path)).exit_code == 0
-    assert len(path.read_text().splitlines()) == 12 * 8
 
 
 @pytest.mark.parametrize(
@@ -212,20 +197,6 @@ def test_control_characters_are_made_visible_and_the_rest_is_kept(text, shown):
     assert visible(text) == shown
 
 
-def test_a_transcript_shows_every_turn_and_what_it_earned():
-    from rich.console import Console
-
-    task = make_task("toolmath")
-    (problem,) = task.load("lab,,test[:1]", split="test")
-    turns = [Turn(text="let me see", observations=["376"]), Turn(text="x" * 10_000)]
-    console = Console(width=200, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
-    console.print(show_rollout(task, problem, rollout_of(problem.id, turns=turns)))
-    text = console.export_text()
-    for words in ("system", "user", problem.question, "let me see", "376", "reward 1.000"):
-        assert words in text
-    assert "(+6000 characters)" in text
-
-
 @pytest.mark.parametrize("device", ["quantum", "cuda:999", "cpu:1", ""])
 def test_a_device_that_is_not_there_is_refused(device):
     with pytest.raises(ConfigError, match="not a device of this machine"):
@@ -254,34 +225,6 @@ def test_tasks_check_exits_with_1_where_a_wrong_play_earns_as_much_as_gold(run, 
     assert "not wrong earns no less than gold" in done.stdout
     assert "... and 10 more" in done.stdout
     assert len(json.loads(run("tasks", "check", "toolmath", "--json").stdout)["violations"]) == 1024
-
-
-def test_tasks_check_prints_the_ceiling_of_a_real_retriever(run):
-    done = run("tasks", "check", "musique", "--retriever", "bm25", "--limit", "20")
-    assert "recall with bm25 when every sub-question is asked" in done.stdout
-
-
-@pytest.mark.parametrize("task", ["musique", "gsm8k", "toolmath"])
-def test_tasks_show_prints_one_problem_and_its_gold_play(run, task):
-    done = run("tasks", "show", task, "--index", "3")
-    assert done.exit_code == 0
-    assert "the gold script" in done.stdout
-    assert "exact_match 1.00" in done.stdout
-
-
-def test_a_template_that_knows_no_tools_is_replaced_loudly(tmp_path):
-    policy = load_policy("lab")
-    policy.model.save_pretrained(tmp_path)
-    policy.tokenizer.chat_template = (
-        "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
-        "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
-    )
-    policy.tokenizer.save_pretrained(tmp_path)
-    arguments = ["evaluate", "toolmath", "--limit", "2", "--samples", "1", "--model", str(tmp_path)]
-    done = CliRunner().invoke(app, arguments, prog_name="flatline")
-    assert done.exit_code == 0
-    assert "a chat template without tools" in done.stderr
-    assert "`hermes`" in done.stderr
 
 
 def test_the_demo_tells_each_defect_its_own_gain_as_the_journal_has_it():

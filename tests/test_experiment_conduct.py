@@ -5,7 +5,7 @@ import pytest
 
 from flatline.config import RunConfig
 from flatline.errors import ConfigError
-from flatline.experiment import Arm, Role, arms_of, conduct, mechanism_of, observe
+from flatline.experiment import Arm, Role, arms_of, conduct, mechanism_of
 from flatline.experiment.evidence import Watched
 from flatline.experiment.outcome import Sight
 from flatline.experiment.runs import job_of
@@ -100,28 +100,6 @@ def test_an_interrupted_experiment_comes_to_the_same_as_one_that_was_not(tmp_pat
     assert parts.verdict == whole.verdict
 
 
-def test_a_look_that_an_older_rule_called_settled_goes_on_where_it_is_not(tmp_path):
-    plan = replace(config_plan(looks=(3, 4)), family=4)
-    carry_out(tmp_path, plan, clear)
-    file = tmp_path / plan.name / "result.json"
-    kept = json.loads(file.read_text())
-    kept["looks"] = [kept["looks"][0] | {"settled": True}]
-    file.write_text(json.dumps(kept))
-    result, _ = carry_out(tmp_path, plan, clear)
-    assert [look.seeds for look in result.looks] == [3, 4]
-    assert result.verdict.ruling is Ruling.VALIDATED
-
-
-def test_looks_whose_runs_are_gone_are_taken_anew(tmp_path):
-    plan = config_plan(looks=(3, 4))
-    carry_out(tmp_path, plan, clear)
-    outcome = job_of(plan.control, 1, tmp_path / "runs").path / "outcome.json"
-    outcome.unlink()
-    result, executor = carry_out(tmp_path, plan, clear)
-    assert executor.started == [("beta 0.04", 1)]
-    assert result.verdict.ruling is Ruling.VALIDATED
-
-
 def test_a_failed_run_does_not_cost_the_others_and_is_tried_by_the_next_invocation(tmp_path):
     plan = config_plan(looks=(3, 4))
 
@@ -182,21 +160,16 @@ def test_a_mechanism_is_direct_only_where_every_run_that_shows_it_saw_it_itself(
     assert not mechanism_of(plan, runs).direct
 
 
-def test_a_negative_control_that_learns_makes_the_outcome_untrustworthy(tmp_path):
-    def all_learn(job):
-        return outcome_of(0.2) if job.role is Role.NEGATIVE else clear(job)
+@pytest.mark.parametrize(
+    ("gain", "ruling"),
+    [(0.2, Ruling.INCONCLUSIVE), (0.02, Ruling.VALIDATED)],  # the latter is less than matters
+)
+def test_a_negative_control_that_learns_makes_the_outcome_untrustworthy(tmp_path, gain, ruling):
+    def gains(job):
+        return outcome_of(gain) if job.role is Role.NEGATIVE else clear(job)
 
-    result, _ = carry_out(tmp_path, with_negative(config_plan(looks=(3,))), all_learn)
-    assert result.verdict.ruling is Ruling.INCONCLUSIVE
-    assert "learning-rate-0" in result.verdict.reason
-
-
-def test_a_negative_control_that_drifts_by_less_than_matters_is_clean(tmp_path):
-    def drifts(job):
-        return outcome_of(0.02) if job.role is Role.NEGATIVE else clear(job)
-
-    result, _ = carry_out(tmp_path, with_negative(config_plan(looks=(3,))), drifts)
-    assert result.verdict.ruling is Ruling.VALIDATED
+    result, _ = carry_out(tmp_path, with_negative(config_plan(looks=(3,))), gains)
+    assert result.verdict.ruling is ruling
 
 
 def test_negative_controls_run_on_their_own_seeds_within_the_first_batch(tmp_path):
@@ -268,16 +241,6 @@ def test_the_result_on_disk_has_the_shape_that_other_parts_read(tmp_path):
     assert first["after"] - first["before"] == pytest.approx(first["value"])
 
 
-def test_the_control_alone_can_be_observed(tmp_path):
-    executor = Pretended(clear)
-    control = config_plan().control
-    found = observe(control, (0, 1), tmp_path, executor)
-    assert executor.started == [("beta 0.04", 0), ("beta 0.04", 1)]
-    assert all(one.findings["H09"].level == "fault" for one in found.values())
-    assert observe(control, (0, 1), tmp_path, executor).keys() == found.keys()
-    assert len(executor.started) == 2  # a finished run is never run again
-
-
 OK, ALARM, LOST = (
     Sight(level=level, text=f"It is {level}.", proven=False) for level in ("ok", "fault", "unknown")
 )
@@ -298,14 +261,6 @@ OK, ALARM, LOST = (
 def test_a_checkup_tells_what_the_runs_cannot(signs, probe, presence, direct):
     watched = Watched("as it is", signs, probe)
     assert (watched.presence, watched.direct) == (presence, direct)
-
-
-def test_progress_is_told_for_every_arm(tmp_path):
-    told = []
-    carry_out(tmp_path, config_plan(looks=(3, 4)), clear, on_progress=told.append)
-    assert {one.arm for one in told} == {"beta 0.04", "beta 0"}
-    assert told[-1].seeds_done == 3
-    assert told[-1].seeds_planned == 4
 
 
 def test_a_config_reaches_the_run_through_a_file_that_can_be_read_back(tmp_path):

@@ -12,13 +12,10 @@ from flatline.experiment import (
     arms_of,
     expectation,
     load_plan,
-    negative_arms,
     register,
 )
 from flatline.experiment.commands import rendered
-from flatline.experiment.outcome import OUTCOME_FILE
 from flatline.experiment.runs import job_of
-from flatline.faults import find
 from tests.experiments import COMMAND, config_plan, plan_of
 
 
@@ -39,18 +36,6 @@ def test_arms_that_differ_in_two_factors_are_refused_by_their_names():
     with pytest.raises(ConfigError, match=r"lora_r \(8 and 16\)") as error:
         plan_between({"kl_beta": 0.04}, {"kl_beta": 0.0, "lora_r": 16})
     assert "kl_beta (0.04 and 0.0)" in str(error.value)
-
-
-def test_arms_may_have_any_seed_and_folder_and_are_not_equal():
-    control = {"kl_beta": 0.04, "seed": 1, "output_dir": "a"}
-    assert plan_between(control, {"kl_beta": 0.0, "seed": 2, "run_name": "b"}).factor == "kl_beta"
-    with pytest.raises(ConfigError, match="nothing to compare"):
-        plan_between({}, {})
-
-
-def test_a_difference_elsewhere_than_in_the_factor_is_refused():
-    with pytest.raises(ConfigError, match="should differ in lora_r"):
-        config_plan(factor="lora_r")
 
 
 @pytest.mark.parametrize(
@@ -218,13 +203,6 @@ def test_a_choice_of_arms_that_compares_nothing_is_refused(choice):
         arms_of(COMMAND, choice)
 
 
-def test_negative_arms_keep_the_faults_of_the_setup_and_take_its_learning():
-    rate, noise = negative_arms(RunConfig(fault="kl-sign"))
-    assert rate.config == RunConfig(fault="kl-sign", learning_rate=0.0)
-    assert [one.fault.name for one in find(noise.config.fault)] == ["kl-sign", "reward-noise"]
-    assert {rate.role, noise.role} == {Role.NEGATIVE}
-
-
 def test_what_to_expect_is_said_before_the_first_run(tmp_path):
     plan = config_plan(looks=(3, 4, 5, 6))
     found = expectation(plan, sd=0.03, seconds_per_run=60, jobs=2)
@@ -232,11 +210,3 @@ def test_what_to_expect_is_said_before_the_first_run(tmp_path):
     assert found.seconds == 360
     assert 0 < found.detectable < 1
     assert "At most 12 runs, 6 min" in found.text
-
-
-def test_a_finished_run_is_not_expected_again(tmp_path):
-    plan = config_plan(looks=(3, 4))
-    done = job_of(plan.control, 0, tmp_path).path
-    done.mkdir()
-    (done / OUTCOME_FILE).touch()
-    assert expectation(plan, sd=0.03, seconds_per_run=60, jobs=2, runs=tmp_path).runs == 7

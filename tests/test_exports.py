@@ -28,11 +28,3 @@ def test_functions_stay_functions_once_their_modules_are_loaded():
     assert callable(flatline.checkup) and callable(flatline.diagnose)
     assert flatline.diagnose is flatline.diagnosis.report.diagnose
     assert flatline.checkup is flatline.diagnosis.checkup.checkup
-
-
-def test_dir_shows_what_there_is_before_anything_is_imported():
-    assert dir(flatline) == flatline.__all__
-
-
-def test_help_names_every_function():
-    assert [name for name in flatline._WHERE if name not in flatline.__doc__] == []

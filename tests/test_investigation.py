@@ -7,14 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from flatline.cli.investigate import _print
 from flatline.config import RunConfig
 from flatline.errors import ConfigError, TooFewSeeds
 from flatline.experiment.outcome import Sight
 from flatline.faults import find as find_faults
 from flatline.hypotheses import HYPOTHESES, find
 from flatline.investigation import Setup, inquiry, investigate, looks
-from flatline.investigation.conclusion import ladder_verdict, observed
+from flatline.investigation.conclusion import ladder_verdict
 from flatline.investigation.plans import plan_for
 from flatline.verdict import Presence, Ruling
 from tests.experiments import Pretended, outcome_of
@@ -111,13 +110,6 @@ def test_a_mechanism_that_is_absent_costs_no_further_run(asked):
     assert any("nothing needs to be trained" in text for text in listener.said)
 
 
-def test_an_experiment_can_be_asked_for_all_the_same(asked):
-    found, executor, _ = asked(PRESET, ["H06"], broken_mask, train_anyway=True)
-    assert ("all weights", 0) in executor.started
-    assert found[0].verdict.ruling is Ruling.INVALIDATED
-    assert found[0].verdict.effect.n >= 3
-
-
 def test_a_healthy_setup_has_no_cause(asked):
     def healthy(job):
         return outcome_of(0.3 + 0.01 * job.seed, findings=sights({}))
@@ -206,36 +198,12 @@ def test_the_ladder_has_a_verdict_of_its_own(level, ruling, presence):
     assert (verdict.ruling, verdict.mechanism.control) == (ruling, presence)
 
 
-def test_the_console_says_of_a_ladder_what_was_found(capsys):
-    setup = Setup(config=PRESET, runs=Path("r"), experiments=Path("e"))
-    found = {"hypothesis": "H00", "level": "suspect", "text": "It stops.", "evidence": []}
-    verdict = ladder_verdict(found, setup)
-    _print(observed(find("H00"), setup, verdict, asked="A rung fails.", runs={}))
-    said = capsys.readouterr().out
-    assert said.startswith("A RUNG FAILED  H00")
-    assert "VALIDATED" not in said
-
-
 def test_what_is_recorded_holds_every_run(asked):
     found, _, _ = asked(PRESET, ["H09", "H06"], broken_mask)
     experiment, observation = found
     assert {run["role"] for run in experiment.result["runs"]} == {"control", "treated", "negative"}
     assert [run["seed"] for run in observation.result["runs"]] == [0, 1, 2]
     assert observation.plan["question"] == "Is it there at all?"
-
-
-def test_runs_that_all_fail_say_why(asked):
-    with pytest.raises(ConfigError, match="out of memory"):
-        asked(replace(PRESET, seed=1), ["H09"], lambda job: "out of memory")
-
-
-def test_control_runs_that_gained_the_same_promise_no_certainty(asked):
-    def equal(job):
-        return replace(broken_mask(job), outcomes=outcome_of(0.0).outcomes)
-
-    _, _, listener = asked(PRESET, ["H09"], equal)
-    promised = next(text for text in listener.said if "in 4 of 5" in text)
-    assert float(promised.split("An effect of ")[1].split()[0]) >= 0.05
 
 
 def checkup_that(tmp_path, monkeypatch, script):

@@ -8,7 +8,7 @@ import pytest
 from flatline.config import RunConfig, load_config
 from flatline.errors import ConfigError
 from flatline.hypotheses import HYPOTHESES
-from flatline.journal import Journal, begin, board, update_status
+from flatline.journal import begin, board, update_status
 from flatline.journal.check import check
 from flatline.journal.new import add
 from flatline.journal.roadmap import plan
@@ -78,20 +78,6 @@ def test_what_exists_is_never_overwritten(tmp_path, journal):
     assert begun.written == ["hypotheses/h04-context-truncation.md"]
     assert (tmp_path / "README.md").read_text().endswith("\nmine")
     assert [e.code for e in journal.read().entries].count("H03") == 1
-
-
-def test_costs_are_only_stated_where_they_are_known(tmp_path):
-    lab, other = journal_at(tmp_path / "a"), journal_at(tmp_path / "b", model="Qwen/Qwen2.5-7B")
-    assert lab.find("H03").cost_minutes == 15
-    assert {entry.cost_minutes for entry in other.read().entries} == {None}
-
-
-def test_the_template_says_of_each_hypothesis_what_the_registry_says(tmp_path):
-    registry = {one.id: one for one in HYPOTHESES}
-    for entry in journal_at(tmp_path).read().entries:
-        known = registry[entry.code]
-        assert entry.file.stem == f"{entry.code.lower()}-{known.name}"
-        assert set(entry.explains) == set(known.explains) & set(registry)
 
 
 def test_every_known_hypothesis_can_be_added(tmp_path):
@@ -194,36 +180,3 @@ def test_the_positive_control_goes_first_and_its_failure_raises_what_it_needs(jo
     set_front_matter(journal, "H00", status="validated")
     assert set(queue(journal)[:3]) == {"H06", "H02", "H09"}
     assert "positive control failed" in plan(journal).steps[0].reasons[0]
-
-
-def test_what_is_under_way_is_finished_first(journal):
-    update_status(journal, "H05", "testing")
-    assert queue(journal)[:2] == ["H00", "H05"]
-
-
-def test_among_equals_the_cheaper_one_comes_first(journal):
-    set_front_matter(journal, "H02", cost_minutes=1)
-    assert queue(journal)[1] == "H02"
-    set_front_matter(journal, "H02", cost_minutes="null")
-    assert queue(journal)[5] == "H02"
-
-
-def test_every_step_says_what_to_type(tmp_path):
-    journal = journal_at(tmp_path / "my journal")
-    add(journal, "Something of mine")
-    commands = {step.entry.code: step.command for step in plan(journal).steps}
-    folder = f"'{tmp_path}/my journal'"
-    assert commands["H03"] == f"flatline investigate H03 --journal {folder}"
-    assert "by hand" in commands["U01"] and "u01-something-of-mine.md" in commands["U01"]
-
-
-def test_when_nothing_is_open_it_says_so(journal):
-    for entry in journal.read().entries:
-        set_front_matter(journal, entry.code, status="invalidated")
-    roadmap = plan(journal)
-    assert roadmap.to_json()["next"] is None and "none is the cause" in roadmap.advice
-
-
-def test_a_folder_without_a_journal_is_refused_with_what_to_type(tmp_path):
-    with pytest.raises(ConfigError, match="flatline journal init"):
-        Journal.open(tmp_path)

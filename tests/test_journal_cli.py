@@ -22,12 +22,6 @@ def test_init_takes_the_flags_of_train(tmp_path):
     assert (config.task, config.scale_rewards, config.kl_beta) == ("gsm8k", "none", 0.04)
 
 
-def test_init_refuses_a_fault_that_nobody_can_plant(tmp_path):
-    done = run("init", tmp_path / "j", "musique", "--fault", "nope")
-    assert done.exit_code == 2 and "No fault is called 'nope'" in done.stderr
-    assert not (tmp_path / "j").exists()
-
-
 def test_init_needs_no_task_and_says_what_it_kept(tmp_path):
     assert run("init", tmp_path, "--json").exit_code == 0
     again = json.loads(run("init", tmp_path, "--json").stdout)
@@ -81,14 +75,6 @@ def test_resolve_exits_with_1_while_something_does_not_hold(tmp_path):
     assert isinstance(done.exception, SystemExit), done.exception
     assert done.exit_code == 1 and json.loads(done.stdout)["hypothesis"] == "H09"
     assert "does not hold" in run("resolve", tmp_path).stdout
-
-
-def test_new_writes_a_file_and_a_row(tmp_path):
-    journal_at(tmp_path)
-    assert run("new", "H21", tmp_path).exit_code == 0
-    assert "H21: Sampling parameters" in run("status", tmp_path).stdout
-    done = run("new", "H98", tmp_path)
-    assert done.exit_code == 2 and "No hypothesis is called" in done.stderr
 
 
 def test_titles_cannot_take_over_the_terminal(tmp_path):

@@ -52,12 +52,6 @@ def test_a_full_scale_run_that_does_not_validate_does_not_count(tmp_path):
     assert not holds(journal)[4]
 
 
-def test_a_shorter_run_is_not_full_scale(tmp_path):
-    journal = solved(tmp_path)
-    record(journal, full_scale(max_steps=10), result_of(), verdict_of(), curves_of())
-    assert not holds(journal)[4]
-
-
 def runs_with(wanted, **changes):
     """A result some of whose runs came out otherwise."""
     result = result_of()
@@ -103,12 +97,3 @@ def test_without_a_validated_cause_nothing_holds(tmp_path):
     record(journal, plan_of(), result_of(), verdict_of("partial"), curves_of())
     assert holds(journal) == [False] * 5
     assert "no hypothesis has been validated" in judge(journal).summary
-
-
-def test_a_failed_positive_control_is_no_mended_setup(tmp_path):
-    journal = journal_at(tmp_path)
-    plan = plan_of("ladder", "H00")
-    plan["arms"] = plan["arms"][:1]
-    record(journal, plan, {"runs": []}, verdict_of(code="H00"), None)
-    assert judge(journal).experiment is None
-    assert "No arm was fixed" in (tmp_path / "fixes/h00-positive-control.md").read_text()

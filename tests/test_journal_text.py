@@ -69,20 +69,6 @@ def test_no_text_ends_its_line_or_makes_a_tag_or_a_marker(text):
     assert "<" not in made and not markers.spans(f"x {made}\n")
 
 
-def test_text_reads_as_it_was_written():
-    assert inline("+0.31 [0.25, 0.38] of loss_mask, 5 % of groups") == (
-        "+0.31 [0.25, 0.38] of loss_mask, 5 % of groups"
-    )
-    assert inline("set `--kl-beta 0`") == "set `--kl-beta 0`"
-    assert "<td>a|b &lt;i&gt; &amp;amp;</td>" in rendered(
-        f"| x |\n|---|\n| {inline('a|b <i> &amp;')} |"
-    )
-
-
-def test_a_long_text_is_cut():
-    assert len(one_line("x" * 10_000, limit=50)) == 50
-
-
 def test_only_what_is_between_the_markers_changes():
     made = markers.filled(BY_HAND, "results", "new\ntext\n")
     assert made == BY_HAND.replace("old\n", "new\ntext\n")
@@ -93,12 +79,6 @@ def test_windows_line_ends_stay():
     text = "a\r\n<!-- flatline:x -->\r\nold\r\n<!-- /flatline:x -->\r\nb"
     made = markers.filled(text, "x", "one\ntwo")
     assert made == "a\r\n<!-- flatline:x -->\r\none\r\ntwo\r\n<!-- /flatline:x -->\r\nb"
-
-
-def test_a_new_section_comes_last_and_touches_nothing():
-    made = markers.appended("text without newline", "x", "body", heading="## Results")
-    assert made.startswith("text without newline\n\n## Results\n\n<!-- flatline:x -->\nbody\n")
-    assert markers.between(made, "x") == "body\n"
 
 
 @pytest.mark.parametrize(

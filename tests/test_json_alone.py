@@ -85,29 +85,6 @@ def test_without_json_libraries_print_where_they_always_did(work):
     assert "done" in done.stdout
 
 
-def test_json_comes_through_where_nobody_listens_to_stderr(work):
-    done = work("--json", stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
-    assert json.loads(done.stdout) == {"done": True}
-
-
-def test_an_answer_that_nobody_reads_is_not_told_on_stderr(tmp_path):
-    file = tmp_path / "work.py"
-    file.write_text(
-        COMMAND.replace("loud()", "sys.stdin.read()").replace("import typer", "import sys, typer")
-    )
-    process = subprocess.Popen(
-        [sys.executable, str(file), "--json"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=BUFFERED,
-    )
-    process.stdout.close()
-    _, told = process.communicate("", timeout=60)
-    assert "done" not in told
-
-
 def test_a_stream_in_the_place_of_stdout_is_treated_alike_and_put_back():
     app = typer.Typer()
 

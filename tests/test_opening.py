@@ -43,15 +43,6 @@ def test_hidden_context_is_blacked_out_on_the_side_of_the_trainer_alone():
     assert "hidden (under bars)" in trainer.note
 
 
-def test_other_tokens_than_were_sampled_are_marked_on_both_sides():
-    rows = healthy_rows(steps=2)
-    for row in rows["tokens"]:
-        row["sampled_ids"] = [*row["ids"][:-1], 7, 8]
-    sampler, trainer = opened(trace_of(rows), "H11").sides
-    assert {"gone", ""} == {mark for mark, _ in sampler.runs}
-    assert {"other", ""} == {mark for mark, _ in trainer.runs}
-
-
 def test_a_loss_on_words_of_others_is_shown_beside_what_the_model_wrote():
     rows = healthy_rows(steps=2)
     for row in rows["tokens"]:
@@ -77,14 +68,6 @@ def test_a_group_is_shown_with_the_advantages_trained_on_and_those_of_its_reward
     assert all(row["wrong"] for row in opening.rows)
 
 
-def test_without_the_settings_advantages_are_compared_with_what_is_above_the_mean():
-    rows = rollout_rows([[0, 1, 1, 0]])
-    rows[0]["advantage"] = 0.9
-    opening = opened(Trace.from_rows(rollouts=rows), "H33")
-    assert [row["wanted"] for row in opening.rows] == [-0.5, 0.5, 0.5, -0.5]
-    assert [row["wrong"] for row in opening.rows] == [True, False, False, False]
-
-
 @pytest.mark.parametrize("code", ["H09", "H02", "H53"])
 def test_where_nothing_of_it_was_recorded_the_curve_takes_its_place(code):
     trace = Trace.from_rows(steps=[{"step": 1, "reward": 0.5}])
@@ -96,13 +79,6 @@ def test_a_curve_names_the_step_where_it_breaks():
     values = [0.1, 0.12, 0.1, 0.11, 0.1, 0.1, 5.0, 5.1, 5.0, 5.2, 5.1, 5.0]
     chart = opened(trace, "H03", charts=[curve(values)], points_to=("kl",)).chart
     assert [mark["x"] for mark in chart.figure["layout"]["annotations"]] == [7]
-
-
-def test_a_curve_of_noise_names_no_step():
-    trace = Trace.from_rows(steps=[{"step": 1, "reward": 0.5}])
-    noise = np.random.default_rng(0).normal(size=60).tolist()
-    chart = opened(trace, "H03", charts=[curve(noise)], points_to=("kl",)).chart
-    assert chart.figure["layout"]["annotations"] == []
 
 
 def test_without_a_cause_the_page_opens_with_the_reward():
@@ -135,24 +111,3 @@ def test_rows_that_show_the_fault_are_those_that_the_page_shows(code, pay, gener
     assert all(row["rollout"] >= from_row for row in opening.rows) or generations == 32
     assert len(opening.rows) <= 16
     assert any(one.rollout >= from_row for one in chosen(trace, report))
-
-
-def test_an_example_that_begins_with_its_place_is_known_by_it():
-    one = Evidence.placed("step 3, rollout 12: every function returns None\nand more")
-    assert (one.step, one.rollout, one.text) == (3, 12, "every function returns None\nand more")
-    assert Evidence.placed("row 3: step 3, rollout 12: x") == Evidence(
-        text="row 3: step 3, rollout 12: x"
-    )
-
-
-def test_rows_that_no_function_pays_and_that_are_trained_are_shown():
-    rows = never_paid(8, 0.0)
-    for row in rows["rollouts"]:
-        row["advantage"] = -0.5 if row["rollout"] >= 8 else row["advantage"]
-    run = run_facts(reward_weights={"exact_match": 0.9, "format": 0.1})
-    run |= {"source": "attach"}
-    trace = Trace.from_rows(run=run, **rows)
-    report = diagnose(trace, hypotheses=[find("H52")])
-    (alarm,) = report.alarms
-    assert [(one.step, one.rollout) for one in alarm.evidence] == [(1, 8)]
-    assert [row["rollout"] for row in opening_of(trace, report, (), ()).rows] == list(range(8, 16))

@@ -15,7 +15,7 @@ from flatline.errors import ConfigError
 from flatline.hypotheses import HYPOTHESES
 from flatline.live.hooks import swapped
 from flatline.live.trl.subject import TrlSubject
-from flatline.remedies import REMEDIES, WITHOUT, apply, remedied, remedy_of
+from flatline.remedies import REMEDIES, WITHOUT, apply, remedied
 
 sys.path.append(str(Path(__file__).parent.parent / "benchmarks"))
 sys.path.append(str(Path(__file__).parent.parent / "benchmarks" / "scripts"))
@@ -116,11 +116,6 @@ def test_every_hypothesis_has_a_remedy_or_says_why_not():
     assert all(text.endswith(".") and len(text) > 40 for text in WITHOUT.values())
 
 
-def test_without_a_remedy_it_is_said_what_to_change():
-    with pytest.raises(ConfigError, match="reward_weights"):
-        remedy_of("H37")
-
-
 class SoonEnded(GRPOTrainer):
     """Nearly every token ends a completion, so that no limit cuts one short."""
 
@@ -129,16 +124,20 @@ class SoonEnded(GRPOTrainer):
         self.generation_config.eos_token_id = list(range(1, len(WORDS) - 2))
 
 
-@pytest.mark.parametrize("code", REMEDIES)
-def test_a_healthy_trainer_is_trained_bit_for_bit_as_without_it(tmp_path, code):
-    how = (SoonEnded, odd) if code in LONGER else (GRPOTrainer, correct)
-    asked = SETTINGS.get(code, {})
+OTHERS = [code for code in REMEDIES if code not in LONGER]
+
+
+@pytest.mark.parametrize("codes", [OTHERS, LONGER])
+def test_a_healthy_trainer_is_trained_bit_for_bit_as_without_them(tmp_path, codes):
+    how = (SoonEnded, odd) if codes is LONGER else (GRPOTrainer, correct)
+    asked = {name: value for code in codes for name, value in SETTINGS.get(code, {}).items()}
     plain = untreated(*how, **asked)
     trainer = trainer_of(tmp_path, *how, **asked)
     assert not alike(trainer.model.parameters(), plain)
-    with remedied(trainer, [code]) as made:
+    with remedied(trainer, list(codes)) as made:
         assert alike(trained(trainer), plain)
-    assert made.tallies[code].acted == (code in LONGER)  # the argument itself
+    acted = {code for code in codes if made.tallies[code].acted}
+    assert acted == (set(LONGER) if codes is LONGER else set())  # the argument itself
 
 
 def test_what_is_undone_leaves_the_trainer_as_it_was(tmp_path):
@@ -152,11 +151,6 @@ def test_what_is_undone_leaves_the_trainer_as_it_was(tmp_path):
     assert vars(trainer.args) == settings
     assert trainer.reward_funcs == funcs
     assert not trainer.model.model._forward_pre_hooks
-
-
-def test_each_says_once_what_it_does(tmp_path, capfd):
-    apply(trainer_of(tmp_path), ["H09"]).undo()
-    assert capfd.readouterr().err.count("remedy for H09: this run gives the model ones") == 1
 
 
 # -- repairing: what is trained is what the healthy script trains

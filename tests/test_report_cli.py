@@ -55,14 +55,6 @@ def heldout(folder: Path, reward: float) -> Path:
     return folder
 
 
-def test_runs_of_one_name_are_called_by_their_paths(tmp_path):
-    runs = [record(tmp_path / parent / "run") for parent in ("a", "b")]
-    output = tmp_path / "report.html"
-    assert run(runs[0], "--compare", runs[1], "-o", output).exit_code == 0
-    text = Page(output.read_text()).text
-    assert f"“{runs[1]}”" in text and str(runs[0]) in text
-
-
 def test_only_runs_are_laid_over_each_other(tmp_path):
     folder = record(tmp_path / "run")
     (tmp_path / "journal" / "hypotheses").mkdir(parents=True)
@@ -70,10 +62,3 @@ def test_only_runs_are_laid_over_each_other(tmp_path):
     assert done.exit_code == 2
     assert "as journal" in done.stderr and "--compare runs/b" in done.stderr
     assert not (tmp_path / "r.html").exists()
-
-
-def test_an_output_that_cannot_be_written_is_bad_input(tmp_path):
-    folder = record(tmp_path / "run")
-    done = run(folder, "-o", tmp_path)
-    assert done.exit_code == 2
-    assert "cannot be written" in done.stderr

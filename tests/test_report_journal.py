@@ -50,12 +50,6 @@ def test_hostile_text_in_a_journal_does_nothing(journal):
     assert "<script>alert(1)</script>" in page.text
 
 
-def test_a_result_that_cannot_be_read_has_a_row_that_says_so(journal):
-    (journal / "experimental-results" / "h09-x.json").write_text("{")
-    text = Page(page_of(journal)).text
-    assert "cannot be read" in text[text.index("h09-x") :][:60]
-
-
 def test_of_an_endless_log_the_newest_part_is_kept(journal):
     log = journal / "01-experiments-log.md"
     log.write_text("The oldest.\n\n" + "again and again\n\n" * 30_000 + "The newest.\n")
@@ -92,15 +86,6 @@ def test_a_journal_opens_with_the_cause_its_effect_and_what_is_excluded(journal)
     assert text.index("[+0.250, +0.350]") < text.index("The board")
 
 
-def test_of_several_experiments_the_answer_rests_on_the_newest_that_says_so(journal):
-    record(Journal.open(journal), plan_of(), result_of(), verdict_of())
-    effect = {"value": 0.1, "low": 0.02, "high": 0.18, "n": 3}
-    again = verdict_of(effect=effect)
-    record(Journal.open(journal), plan_of("h09-again"), result_of(), again)
-    (cause,) = dict(answer(journal).lines)["Validated"]
-    assert cause.effect == {"value": 0.1, "low": 0.02, "high": 0.18}
-
-
 def test_a_failed_positive_control_is_no_cause(journal):
     set_status(journal, "H00", "validated")
     found = answer(journal)
@@ -113,21 +98,3 @@ def test_a_status_that_was_set_by_hand_has_no_effect_made_up_for_it(journal):
     (cause,) = dict(answer(journal).lines)["Validated"]
     assert cause.effect is None and "no experiment" in cause.said
     page_of(journal)
-
-
-def test_a_new_journal_says_what_to_test_first(journal):
-    found = answer(journal)
-    assert list(codes(found)) == ["Open"]
-    assert "flatline investigate H00 --journal" in found.next
-
-
-def test_with_every_hypothesis_excluded_the_answer_says_so(journal):
-    for file in sorted((journal / "hypotheses").glob("*.md")):
-        set_status(journal, file.name[:3].upper(), "invalidated")
-    found = answer(journal)
-    assert "none is validated" in found.headline and "flatline explain" in found.next
-
-
-def test_with_a_broken_file_the_answer_does_not_say_what_comes_next(journal):
-    file_of(journal, "H03").write_text("---\ncode: [\n---\n")
-    assert "cannot be read" in answer(journal).next

@@ -4,7 +4,7 @@ import pytest
 from markupsafe import Markup
 
 from flatline.report.markdown import rendered
-from flatline.report.pages import asset_text, coded, data_block, environment, inline_asset, number
+from flatline.report.pages import asset_text, coded, data_block, environment
 from tests.report_pages import HOSTILE, Page
 
 
@@ -25,11 +25,6 @@ def test_text_in_an_attribute_cannot_leave_it():
     assert set(page.all("a")[0]) == {"title"}
 
 
-def test_a_name_that_a_template_misspells_is_an_error():
-    with pytest.raises(Exception, match="undefined"):
-        shown("{{ nothing }}")
-
-
 def test_a_data_block_gives_back_what_was_put_in_and_cannot_be_ended():
     value = {"text": HOSTILE, "numbers": [1.5, float("nan"), float("inf")], "a&b": "<!--"}
     html = str(data_block("d", value))
@@ -41,10 +36,6 @@ def test_a_data_block_gives_back_what_was_put_in_and_cannot_be_ended():
     }
 
 
-def test_assets_are_inlined_whole():
-    assert Page(inline_asset("flatline.js")).scripts == 1
-
-
 @pytest.mark.parametrize(
     "name",
     ["flatline.css", "drawing.js", "heat.js", "plots.js", "flatline.js", "tokens.css", "tokens.js"],
@@ -53,21 +44,6 @@ def test_assets_fetch_nothing(name):
     text = asset_text(name).replace("http://www.w3.org/2000/svg", "")  # a name, not an address
     assert "http://" not in text and "https://" not in text
     assert "url(" not in text and "@import" not in text
-
-
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [
-        (0.12345, "0.123"),
-        (0.0, "0.000"),
-        (1234.5, "1,234"),
-        (4.2e-7, "4.2e-07"),
-        (None, "?"),
-        (float("nan"), "?"),
-    ],
-)
-def test_numbers_are_written_for_people(value, text):
-    assert number(value) == text
 
 
 def test_what_stands_between_backticks_is_set_as_code_and_stays_text():
@@ -101,8 +77,3 @@ def test_links_between_files_of_a_journal_go_to_their_place_in_the_page():
 
 def test_images_of_markdown_are_not_loaded():
     assert not Page(rendered("![x](https://example.org/x.png)", anchors={})).all("img")
-
-
-def test_front_matter_and_markers_of_flatline_are_not_shown():
-    text = "---\ncode: H01\n---\n<!-- flatline:results -->\nSeen.\n<!-- /flatline:results -->\n"
-    assert Page(rendered(text, anchors={})).text.strip() == "Seen."

@@ -13,13 +13,12 @@ from flatline.hypotheses import HYPOTHESES
 from flatline.hypotheses.base import HasSign
 from flatline.report import examples, page_of, run_charts
 from flatline.report.charts import MOST_POINTS, thinned
-from flatline.report.pages import asset_text, data_block
 from flatline.report.run_charts import CHARTS, POINTS_TO, draw
 from flatline.report.run_state import State, state_of
-from flatline.report.series import SAMPLED_GROUPS, Run
+from flatline.report.series import Run
 from flatline.trace import Trace
 from tests.report_pages import HOSTILE, Page, begin, record
-from tests.traces import blind_rows, healthy_rows, rollout_rows, run_facts, trace_of
+from tests.traces import blind_rows, healthy_rows, run_facts, trace_of
 
 
 def run_of(trace: Trace, folder: Path | None = None) -> Run:
@@ -38,11 +37,6 @@ def lines(chart) -> dict:
 @pytest.fixture(scope="module")
 def page(tmp_path_factory) -> Page:
     return Page(page_of(record(tmp_path_factory.mktemp("runs") / "blind", blind_rows())))
-
-
-def test_every_chart_is_drawn_and_says_what_healthy_looks_like(page):
-    assert len(page.figures) == len(CHARTS)
-    assert page.text.count("In a healthy run:") == len(CHARTS)
 
 
 def test_the_page_needs_nothing_but_itself(page):
@@ -91,23 +85,6 @@ def test_the_reward_is_drawn_raw_and_smoothing_is_labelled():
     band = drawn["95 % interval over prompts"]["y"]
     assert min(band) < low and max(band) > high
     assert min(band) >= 0 and max(band) <= 1
-
-
-def test_the_thirds_that_the_sentence_compares_are_drawn():
-    trace = Trace.from_rows(run=run_facts(), **healthy_rows(steps=12))
-    third = lines(charts_of(trace)[0]["reward"])["first and last third"]
-    change = third["y"][3] - third["y"][0]
-    assert change == pytest.approx(diagnose(trace).trend.change.value, abs=1e-3)
-
-
-def test_a_kl_that_spans_decades_has_a_logarithmic_axis_without_its_zeros():
-    rows = healthy_rows()
-    for step in rows["steps"][1:]:
-        step["kl"] = 0.0 if step["step"] == 1 else 10.0 ** (3 - step["step"])
-    chart = charts_of(Trace.from_rows(run=run_facts(), **rows))[0]["kl"]
-    assert chart.figure["layout"]["yaxis"]["type"] == "log"
-    assert lines(chart)["mean per trained token"]["y"][0] is None
-    assert "KL of 0" in chart.note
 
 
 def test_heldout_rewards_have_intervals_where_every_play_was_kept(tmp_path):
@@ -220,61 +197,12 @@ def test_hostile_text_does_nothing(tmp_path):
     assert "{{7*7}}" in page.text and not re.search(r"(?<!:)49</", own)
 
 
-def test_names_in_charts_are_not_taken_for_markup():
-    rows = healthy_rows()
-    for row in rows["rollouts"]:
-        row["parts"] = {'<a href="https://example.org">x</a>': row["reward"] / 2, "y": 1.0}
-    text = json.dumps(charts_of(Trace.from_rows(run=run_facts(), **rows))[0]["parts"].figure)
-    assert "<a href" in text
-    assert "<" not in str(data_block("x", text)).removeprefix("<script").removesuffix("</script>")
-    for script in ("drawing.js", "heat.js", "plots.js"):
-        assert "innerHTML" not in asset_text(script)
-
-
-def test_many_groups_are_sampled_and_the_page_says_so():
-    rows = [row for step in range(1, 302) for row in rollout_rows([[0, 1]] * 8, step=step)]
-    chart = charts_of(Trace.from_rows(run=run_facts(), rollouts=rows))[0]["advantage"]
-    assert len(chart.figure["data"][0]["x"]) == SAMPLED_GROUPS
-    assert f"{SAMPLED_GROUPS:,} of 2,408 groups" in chart.note
-
-
 def test_a_long_line_is_thinned_and_keeps_its_largest_and_smallest():
     values = np.zeros(10 * MOST_POINTS + 7)
     values[12_345], values[4_321] = 5.0, -5.0
     kept = thinned(values)
     assert len(kept) <= MOST_POINTS + 2
     assert {12_345, 4_321} <= set(kept.tolist())
-
-
-def test_a_large_model_is_drawn_by_layer_and_by_some_steps():
-    weights = [
-        {
-            "step": step,
-            "name": f"model.layers.{layer}.mlp.lora_{side}",
-            "norm": 1.0,
-            "update_norm": 0.1,
-        }
-        for step in range(1, 301)
-        for layer in range(30)
-        for side in "AB"
-    ]
-    chart = charts_of(Trace.from_rows(run=run_facts(), weights=weights))[0]["updates"]
-    heat = chart.figure["data"][0]
-    assert heat["y"] == [f"layer {layer}" for layer in range(30)]
-    assert len(heat["x"]) == 120
-    assert "60 tensors" in chart.note and "120 of 300 steps" in chart.note
-
-
-def test_tensors_that_never_move_keep_their_row():
-    weights = [
-        {"step": step, "name": name, "norm": 1.0, "update_norm": 0.0}
-        for step in (1, 2)
-        for name in ("a", "b")
-    ]
-    chart = charts_of(Trace.from_rows(run=run_facts(), weights=weights))[0]["updates"]
-    assert chart.figure["data"][0]["z"] == [[None, None], [None, None]]
-    assert chart.figure["data"][0]["y"] == ["a", "b"]
-    assert "Every update is 0" in chart.note
 
 
 def test_rollouts_to_look_at_are_evidence_and_the_largest_and_smallest_disagreement():
@@ -285,33 +213,6 @@ def test_rollouts_to_look_at_are_evidence_and_the_largest_and_smallest_disagreem
     assert "An example of H09" in reasons
     assert "differ most" in reasons and "differ least" in reasons
     assert len(chosen) <= examples.MOST
-
-
-def test_the_page_of_a_log_of_50_rows_is_below_300_kB(tmp_path):
-    rows = [{"step": s, "reward": 0.5 + s % 3 / 10, "kl": 0.01 * s, "loss": 0.1} for s in range(50)]
-    path = tmp_path / "trainer_state.json"
-    path.write_text(json.dumps({"log_history": rows}))
-    assert len(page_of(path).encode()) < 300_000
-
-
-def test_what_decides_inside_groups_is_told_from_the_parts():
-    chart = charts_of(Trace.from_rows(run=run_facts(), **healthy_rows()))[0]["part-covariance"]
-    heat = chart.figure["data"][0]
-    of_reward = dict(zip(heat["x"], [row[0] for row in heat["z"]], strict=True))
-    assert of_reward["exact_match"] > 0.95 > of_reward["format"]
-    assert "covariance" in heat["customdata"][1][0]
-    assert "exact_match" in chart.healthy
-
-
-def test_gaps_are_told_apart_by_their_place_in_the_rollout():
-    rows = healthy_rows()
-    for row in rows["tokens"]:
-        first_after_tool = np.arange(len(row["ids"])) == 11
-        row["trainer"] = row["trainer"] - 0.5 * first_after_tool
-    drawn = lines(charts_of(Trace.from_rows(run=run_facts(), **rows))[0]["gap"])
-    assert min(drawn["first token after a tool"]["y"]) == pytest.approx(0.5, rel=1e-3)
-    assert max(drawn["first token"]["y"]) < 1e-5
-    assert max(drawn["rest of later turns"]["y"]) < 1e-5
 
 
 def test_a_run_of_which_part_was_lost_is_not_green_and_says_what_was_lost(tmp_path):

@@ -99,15 +99,6 @@ def test_a_script_that_trains_nothing_is_told(tmp_path):
         run_script(ScriptRun(script=script, record=tmp_path / "run"))
 
 
-def test_a_pilot_says_why_a_remedy_cannot_be_applied(given, tmp_path):
-    path = tmp_path / "pilot.json"
-    tools = (str(Path(given[0]).with_name("tool-model")), given[1].replace("sums.", "tool-sums."))
-    run_script(
-        ScriptRun(script=TOOL_SUMS, arguments=tools, remedies=("H11",), pilot=path, output=tmp_path)
-    )
-    assert "drawn in pieces" in json.loads(path.read_text())["refused"]
-
-
 def test_a_remedy_that_does_not_exist_is_refused_before_the_script_runs(tmp_path):
     script = tmp_path / "boom.py"
     script.write_text("raise SystemExit('it ran')")
@@ -171,74 +162,47 @@ def finding(code, level):
     return {"hypothesis": code, "level": level, "text": "Seen.", "where": []}
 
 
-def test_what_the_checkup_rules_out_is_not_trained(monkeypatch, tmp_path):
-    control = pilot(findings=[finding("H09", "ok")])
-    found, _ = concluded(monkeypatch, tmp_path, "H09", control, pilot(drawn="b"))
-    assert found.verdict.ruling == "invalidated"
+SAME = pilot(drawn="b", gradient=[{"cosine": 1.0, "length": 1.0}] * 2)
+RULED_OUT, THERE, NO_REMEDY = (
+    [finding(*one)] for one in (("H09", "ok"), ("H52", "fault"), ("H37", "suspect"))
+)
 
 
-def test_a_remedy_that_leaves_the_gradient_as_it_is_settles_it_without_training(
-    monkeypatch, tmp_path
+@pytest.mark.parametrize(
+    ("code", "control", "treated", "ruling", "why"),
+    [
+        ("H09", pilot(findings=RULED_OUT), pilot(drawn="b"), "invalidated", ""),
+        ("H53", pilot(), SAME, "invalidated", "the gradient without it"),
+        (
+            "H52",
+            pilot(findings=THERE),
+            pilot(drawn="b", findings=THERE),
+            "inconclusive",
+            "does not take H52 away",
+        ),
+        ("H11", pilot(), {"refused": "With tools."}, "inconclusive", "With tools."),
+        ("H37", pilot(findings=NO_REMEDY), pilot(), "inconclusive", "reward_weights"),
+    ],
+)
+def test_what_pilots_settle_is_not_trained(
+    monkeypatch, tmp_path, code, control, treated, ruling, why
 ):
-    treated = pilot(drawn="b", gradient=[{"cosine": 1.0, "length": 1.0}] * 2)
-    found, _ = concluded(monkeypatch, tmp_path, "H53", pilot(), treated)
-    assert found.verdict.ruling == "invalidated"
-    assert "the gradient with the remedy is the gradient without it" in found.verdict.reason
-
-
-def test_a_remedy_that_leaves_the_mechanism_there_is_not_trained(monkeypatch, tmp_path):
-    seen = [finding("H52", "fault")]
-    treated = pilot(drawn="b", findings=seen)
-    found, _ = concluded(monkeypatch, tmp_path, "H52", pilot(findings=seen), treated)
-    assert found.verdict.ruling == "inconclusive"
-    assert "does not take H52 away" in found.verdict.reason
+    found, _ = concluded(monkeypatch, tmp_path, code, control, treated)
+    assert found.verdict.ruling == ruling
+    assert why in found.verdict.reason
 
 
 def test_a_remedy_of_the_optimizer_is_not_judged_by_the_gradient(monkeypatch, tmp_path):
-    treated = pilot(drawn="b", gradient=[{"cosine": 1.0, "length": 1.0}] * 2)
     with pytest.raises(AssertionError, match="a run was made"):
-        concluded(monkeypatch, tmp_path, "H58", pilot(), treated)
+        concluded(monkeypatch, tmp_path, "H58", pilot(), SAME)
 
 
-def test_a_script_that_ignores_its_seed_is_told_before_anything_is_trained(monkeypatch, tmp_path):
-    with pytest.raises(ConfigError, match="ignores the seed"):
-        concluded(monkeypatch, tmp_path, "H53", pilot(), pilot())
-
-
-def test_a_script_whose_trainer_takes_no_step_is_told_before_anything_is_trained(
-    monkeypatch, tmp_path
+@pytest.mark.parametrize(("drawn", "told"), [("a", "ignores the seed"), ("", "takes no step")])
+def test_a_script_that_cannot_be_compared_is_told_before_anything_is_trained(
+    monkeypatch, tmp_path, drawn, told
 ):
-    with pytest.raises(ConfigError, match="takes no step"):
-        concluded(monkeypatch, tmp_path, "H53", pilot(drawn=""), pilot(drawn=""))
-
-
-def test_a_remedy_that_a_trainer_does_not_take_leaves_its_hypothesis_open(monkeypatch, tmp_path):
-    found, _ = concluded(monkeypatch, tmp_path, "H11", pilot(), {"refused": "With tools."})
-    assert found.verdict.ruling == "inconclusive"
-    assert "cannot be put into this script: With tools." in found.verdict.reason
-
-
-def test_runs_of_several_processes_have_a_gpu_for_each(monkeypatch, tmp_path):
-    class Told(Nobody):
-        each = 1
-
-        def of_processes(self, each):
-            told.append(each)
-            return self
-
-    told = []
-    monkeypatch.setattr(investigation, "_piloted", lambda *_: pilot(processes=2, drawn="a"))
-    setup = Setup(config=RunConfig(), runs=tmp_path / "runs", experiments=tmp_path / "experiments")
-    with pytest.raises(ConfigError, match="ignores the seed"):
-        list(investigate_script(setup, Script(path=SUMS), [find("H53")], Told(), Said()))
-    assert told == [2]
-
-
-def test_without_a_remedy_it_says_what_to_change(monkeypatch, tmp_path):
-    control = pilot(findings=[finding("H37", "suspect")])
-    found, _ = concluded(monkeypatch, tmp_path, "H37", control, pilot())
-    assert found.verdict.ruling == "inconclusive"
-    assert "reward_weights" in found.verdict.reason
+    with pytest.raises(ConfigError, match=told):
+        concluded(monkeypatch, tmp_path, "H53", pilot(drawn=drawn), pilot(drawn=drawn))
 
 
 def test_the_cost_is_said_first_and_a_budget_ends_it_where_the_evidence_stands(
@@ -261,14 +225,6 @@ def test_an_arm_that_dies_is_told_with_the_end_of_its_output(tmp_path):
     with pytest.raises(ConfigError, match="needs 8 GPUs") as told:
         list(investigate_script(setup, Script(path=script), [find("H09")], Nobody(), Said()))
     assert "--launch" in str(told.value)
-
-
-def test_an_arm_that_only_dies_under_its_remedy_is_told_by_its_name(tmp_path):
-    dies = shlex.join([sys.executable, "-c", "raise RuntimeError('no room for the remedy')"])
-    arm = Script(path=SUMS, launch=dies).arm("treated", "H09", "reward", "none")
-    with pytest.raises(ConfigError, match="with the remedy for H09 ended with exit code 1") as told:
-        investigation._piloted(arm, 1, tmp_path / "pilot.json", {})
-    assert "no room for the remedy" in str(told.value)
 
 
 def test_a_changed_script_is_another_experiment(tmp_path):
@@ -360,12 +316,6 @@ def test_a_method_that_stands_over_one_of_trl_is_taken_away():
     assert "-        mask[:, :-logits_to_keep] = 0" in change
     assert "-    def _get_per_token_logps_and_entropies" in change
     assert "class OldOfTheLastBatch" not in change.replace("  class", "class").split("@@")[1]
-
-
-def test_a_line_elsewhere_is_named_with_what_to_do():
-    where = [{"file": "trl/trainer/grpo_trainer.py", "line": 7, "source": "x = y"}]
-    change = change_to_make("H53", where, SUMS, [])
-    assert "trl/trainer/grpo_trainer.py:7 `x = y`" in change
 
 
 def test_the_table_of_proofs_is_made_from_what_was_kept():

@@ -114,18 +114,6 @@ def test_a_flipped_bit_in_a_stream_costs_its_batch_and_no_other(tmp_path):
     assert [text for text in trace.warnings if "batch 3" in text]
 
 
-def test_a_damaged_schema_at_the_head_costs_nothing(tmp_path):
-    write_steps(tmp_path, clean=False)
-    flip(tmp_path / "steps.r0.0.arrow", 0)
-    assert len(Trace.open(tmp_path).steps) == STEPS
-
-
-def test_any_arrow_reader_takes_a_stream(tmp_path):
-    write_steps(tmp_path, clean=False)
-    table = pa.ipc.open_stream((tmp_path / "steps.r0.0.arrow").read_bytes()).read_all()
-    assert table.num_rows == STEPS
-
-
 def test_where_parquet_and_stream_are_both_there_no_row_counts_twice(tmp_path):
     write_steps(tmp_path, clean=False)
     stream = (tmp_path / "steps.r0.0.arrow").read_bytes()
@@ -272,29 +260,10 @@ def test_a_start_that_was_killed_in_its_first_step_ends_the_branch_in_every_tabl
     assert trace.query(last).to_pylist() == [{"s": 150, "w": 100}]
 
 
-def test_steps_tell_where_a_run_goes_on_that_records_no_rollouts(tmp_path):
-    for steps in (range(1, 211), range(151, 181)):
-        sparse_weights(tmp_path, steps, rollouts=False)
-    assert Trace.open(tmp_path).weights["step"].tolist() == [1, 100]
-
-
 def test_a_run_started_anew_in_the_same_directory_replaces_the_old_one(tmp_path):
     write_steps(tmp_path, range(1, 7))
     write_steps(tmp_path, range(1, 3), shift=0.25)
     assert Trace.open(tmp_path).steps["reward"].tolist() == [1.25, 2.25]
-
-
-def test_a_measurement_before_training_replaces_nothing_but_its_like(tmp_path):
-    writer = write_steps(tmp_path, range(1, 4), close=False)
-    writer.write("steps", [{"step": 0, "heldout_reward": 0.4}])
-    writer.close(clean=False)
-    writer = Writer(tmp_path)
-    writer.write("steps", [{"step": 0, "heldout_reward": 0.5}, {"step": 3, "reward": 9.0}])
-    writer.close()
-    trace = Trace.open(tmp_path)
-    assert trace.steps["step"].tolist() == [0, 1, 2, 3]
-    assert trace.steps["heldout_reward"][0] == 0.5
-    assert trace.query("SELECT count(*) n FROM steps").to_pylist() == [{"n": 4}]
 
 
 def test_several_processes_are_read_as_one_run_in_order_of_step_and_rollout(tmp_path):
@@ -371,30 +340,6 @@ def test_a_reader_beside_a_busy_writer_never_sees_damage(tmp_path):
     child.wait()
     assert seen == sorted(seen)
     assert seen[-1] > seen[0]
-
-
-def test_opening_reads_no_more_than_what_is_asked_for(tmp_path, monkeypatch):
-    write_steps(tmp_path)
-    asked = []
-    read = pq.ParquetFile.read_row_group
-
-    def spy(self, group, columns=None, **options):
-        asked.extend(columns)
-        return read(self, group, columns=columns, **options)
-
-    monkeypatch.setattr(pq.ParquetFile, "read_row_group", spy)
-    trace = Trace.open(tmp_path)
-    assert asked == []
-    trace.rollouts["reward"]
-    assert set(asked) == {"step", "rollout", "reward"}
-
-
-def test_an_empty_stream_file_of_a_process_killed_at_once_is_no_damage(tmp_path):
-    write_steps(tmp_path, clean=False)
-    (tmp_path / "weights.r0.0.arrow").touch()
-    trace = Trace.open(tmp_path)
-    assert len(trace.weights) == 0
-    assert trace.warnings == []
 
 
 def test_a_stream_file_is_never_written_over(tmp_path):

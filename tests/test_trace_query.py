@@ -69,27 +69,18 @@ def test_the_view_of_tokens_has_one_row_per_token():
     assert found["gap"] < 1e-4
 
 
-def test_an_empty_trace_has_the_views_and_no_rows():
-    assert Trace.from_rows().query("SELECT * FROM tokens").num_rows == 0
-
-
 @pytest.mark.parametrize(
     "sql",
     [
         "SELECT * FROM outside",
         "SELECT * FROM '/etc/passwd'",
         "SELECT * FROM read_csv('/etc/passwd')",
-        "SELECT * FROM read_text('/etc/passwd')",
-        "SELECT * FROM glob('/*')",
         "SELECT * FROM 'https://example.com/x.parquet'",
         "COPY rollouts TO '/tmp/flatline-must-not-exist.csv'",
-        "EXPORT DATABASE '/tmp/flatline-must-not-exist'",
         "ATTACH '/tmp/flatline-must-not-exist.db'",
-        "INSTALL httpfs",
         "LOAD httpfs",
         "SET enable_external_access = true",
         "SET python_enable_replacements = true",
-        "RESET lock_configuration",
         "DELETE FROM rollouts",
     ],
 )
@@ -102,12 +93,6 @@ def test_nothing_that_sql_changes_outlives_the_question():
     trace = trace_of([[1.0, 2.0]])
     trace.query("DROP VIEW rollouts; SELECT 1")
     assert trace.query("SELECT * FROM rollouts").num_rows == 2
-
-
-def test_an_error_names_the_views_and_their_columns():
-    with pytest.raises(TraceError, match=r"rollouts\(step, rank, rollout") as caught:
-        trace_of([[1.0]]).query("SELECT rewrd FROM rollouts")
-    assert "tokens(step, rank, rollout, position, id, author" in str(caught.value)
 
 
 def test_query_prints_a_table_or_json(run):
@@ -125,12 +110,6 @@ def test_query_prints_text_of_a_model_as_visible_text(run):
     assert "\x1b" not in shown.stdout
 
 
-def test_show_sums_up_the_run(run):
-    shown = flatline("show", run).stdout
-    for part in ("recorded by recorder", "reward", "num_generations", "tokens", "--step 2"):
-        assert part in shown
-
-
 def test_a_log_is_shown_and_asked_as_it_is_diagnosed(tmp_path):
     log = tmp_path / "metrics.jsonl"
     log.write_text('{"step": 1, "reward": 0.25}\n{"step": 2, "reward": 0.5}\n')
@@ -142,13 +121,6 @@ def test_a_log_is_shown_and_asked_as_it_is_diagnosed(tmp_path):
     assert json.loads(found.stdout) == [{"r": 0.5}]
 
 
-def test_show_step_lists_rollouts_by_group(run):
-    shown = flatline("show", run, "--step", 1).stdout
-    assert shown.count("group ") == 2
-    assert "\\u202e" in shown
-    assert "\x1b" not in shown
-
-
 def test_show_rollout_marks_authors_and_masks_without_any_colour(run):
     shown = flatline("show", run, "--step", 1, "--rollout", 1).stdout
     lines = [line.split() for line in shown.splitlines()]
@@ -156,14 +128,6 @@ def test_show_rollout_marks_authors_and_masks_without_any_colour(run):
     assert any(words[:2] == ["tool", "hidden"] for words in lines)
     assert any(words[:2] == ["model", "loss"] for words in lines)
     assert "\x1b" not in shown
-
-
-def test_show_logprobs_puts_the_worst_token_first(run):
-    shown = flatline("show", run, "--step", 1, "--rollout", 1, "--logprobs").stdout
-    lines = [line.split() for line in shown.splitlines()]
-    first = lines[[line[:2] for line in lines].index(["at", "token"]) + 1]
-    assert first[0] == "2"
-    assert "+5.0e-01" in first
 
 
 def test_show_falls_back_on_text_where_a_step_has_no_token_detail(run):
@@ -186,24 +150,6 @@ def test_show_says_what_to_type_instead(run, arguments, said):
     shown = flatline("show", run, *arguments)
     assert shown.exit_code == 2
     assert said in shown.stderr
-
-
-def test_show_reads_runs_without_steps_or_rollouts(tmp_path):
-    Recorder(tmp_path / "none").close()
-    assert "no step was completed" in flatline("show", tmp_path / "none").stdout
-    with Recorder(tmp_path / "steps") as recorder:
-        recorder.log_step(step=1, reward=math.nan)
-    assert flatline("show", tmp_path / "steps").exit_code == 0
-    shown = flatline("show", tmp_path / "steps", "--step", 1)
-    assert shown.exit_code == 2
-    assert "no rollouts" in shown.stderr
-
-
-def test_show_warns_of_what_could_not_be_read(tmp_path):
-    with Recorder(tmp_path) as recorder:
-        recorder.log_step(step=1, reward=1.0)
-    (tmp_path / "rollouts.r0.0.parquet").write_bytes(b"PAR1 nonsense")
-    assert "rollouts.r0.0.parquet" in flatline("show", tmp_path).stderr
 
 
 def test_sql_over_damaged_parquet_is_an_error_and_not_a_wrong_number(tmp_path):
@@ -232,37 +178,19 @@ def test_columns_of_one_name_are_told_apart_in_json(run):
     assert found == [{"step": 1, **{name: pytest.approx(v) for name, v in expected.items()}}]
 
 
-def test_a_new_name_is_never_one_that_is_there_already():
-    found = healthy_trace(steps=1).query("SELECT 1 AS a, 2 AS a_1, 3 AS a, 4 AS a")
-    assert found.to_pylist() == [{"a": 1, "a_1": 2, "a_2": 3, "a_3": 4}]
-
-
 ANY_TYPE = {
     "TIMESTAMP '290000-01-01'": "290000-01-01 00:00:00",
-    "TIMESTAMP 'infinity'": "infinity",
-    "DATE '-infinity'": "-infinity",
-    "[DATE 'infinity']": "[infinity]",
     "MAP {'a': TIMESTAMP 'infinity'}": "{a=infinity}",
     "MAP {'a': 1}": {"a": 1},
-    "MAP([[1]], [2])": "{[1]=2}",
-    "MAP {1: 2}": "{1=2}",
-    "INTERVAL 3 YEARS": "3 years",
-    "union_value(a := 1)": "1",
     "{'a': 1, 'b': {'c': [1, NULL]}}": {"a": 1, "b": {"c": [1, None]}},
     "'x'::ENUM ('x', 'y')": "x",
     "170141183460469231731687303715884105727::HUGEINT": "170141183460469231731687303715884105727",
-    "340282366920938463463374607431768211455::UHUGEINT": "340282366920938463463374607431768211455",
     "1.5::DECIMAL(38, 2)": "1.50",
     "'\\xAA'::BLOB": "\\xAA",
-    "'0101'::BIT": "0101",
     "'00000000-0000-0000-0000-000000000001'::UUID": "00000000-0000-0000-0000-000000000001",
     "[[1, NULL], []]": [[1, None], []],
-    "'12:34:56+02'::TIMETZ": "12:34:56+02",
-    "TIME '24:00:00'": "24:00:00",
     "'nan'::DOUBLE": None,
     "1::VARIANT": "1",
-    "array_value(1, 2)": [1, 2],
-    "NULL": None,
 }
 
 
@@ -279,18 +207,12 @@ def test_a_value_of_any_type_is_printed_as_it_is(run, value):
     [
         "SELECT * FROM test_all_types()",
         "SELECT epoch_ms(9223372036854775)",
-        "SELECT steps FROM steps",
         "EXPLAIN SELECT 1",
-        "DESCRIBE steps",
-        "PRAGMA version",
-        "SELECT chr(0)",
         "",
-        ";",
         "SELECT '\udc80'",
         "SELECT " + "(" * 1000,
         "SELECT * FROM '/etc/passwd'",
         "COPY steps TO 'x'",
-        "SELECT interval '1 year' * 1e9",
         "SELECT error('::error::x')",
     ],
 )

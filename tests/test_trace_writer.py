@@ -16,7 +16,7 @@ from flatline.errors import TraceError
 from flatline.trace import Recorder, Trace, backlog, writer
 from flatline.trace.files import StreamFile
 from flatline.trace.rows import to_batch
-from flatline.trace.writer import MemorySink, Writer
+from flatline.trace.writer import Writer
 from tests.traces import rollout_rows
 
 
@@ -67,18 +67,6 @@ def test_a_full_queue_drops_token_detail_and_never_rollouts_or_steps(tmp_path, s
     assert capsys.readouterr().err.count("token detail") == 1
 
 
-def test_token_detail_that_waits_makes_room_for_rollouts(tmp_path, slow_disk):
-    sink = Writer(tmp_path)
-    sink.write("steps", [{"step": 0}])  # keeps the thread busy
-    sink.write("tokens", token_rows(1, rollouts=6))
-    assert sink.dropped == 0
-    sink.write("rollouts", rollout_rows([[1.0] * 64], completion="x" * 500))
-    assert sink.dropped == 6
-    slow_disk.set()
-    sink.close()
-    assert len(Trace.open(tmp_path).rollouts) == 64
-
-
 def test_work_that_is_dropped_leaves_what_is_still_to_be_done(tmp_path, slow_disk):
     sink, done = Writer(tmp_path), []
     sink.write("steps", [{"step": 0}])  # keeps the thread busy
@@ -94,22 +82,6 @@ def test_work_that_is_dropped_leaves_what_is_still_to_be_done(tmp_path, slow_dis
     slow_disk.set()
     sink.close()
     assert done == ["not 0", "not 1", "not 2"]
-
-
-def test_work_is_done_beside_the_training_and_in_order_with_what_is_written(tmp_path):
-    sink, threads = Writer(tmp_path), []
-
-    def work():
-        threads.append(threading.current_thread())
-        sink.write("steps", [{"step": 2}])
-
-    sink.write("steps", [{"step": 1}])
-    sink.do(work)
-    sink.write("steps", [{"step": 3}])
-    sink.end_step()
-    assert Trace.open(tmp_path).steps["step"].tolist() == [1, 2, 3]
-    assert threads != [threading.current_thread()]
-    sink.close()
 
 
 def test_a_hanging_disk_costs_one_short_wait_and_not_one_in_every_step(tmp_path, slow_disk):
@@ -195,14 +167,6 @@ def test_facts_are_merged_into_run_json_by_process_0_alone(tmp_path):
     assert run["ended"]
 
 
-def test_a_resumed_run_keeps_the_date_of_its_first_start(tmp_path):
-    Writer(tmp_path, run={"created": "2026-01-01"}).close()
-    Writer(tmp_path, run={"created": "2026-02-02"}).close(clean=False)
-    run = Trace.open(tmp_path).run
-    assert run["created"] == "2026-01-01"
-    assert run["ended"] is None
-
-
 FORGETFUL = """
 import sys
 from flatline.trace.writer import Writer
@@ -257,19 +221,6 @@ def test_a_child_that_outlives_its_killed_run_does_not_hold_its_lock(tmp_path):
         os.kill(child, signal.SIGKILL)
 
 
-def test_a_fork_leaves_the_lock_to_the_run(tmp_path):
-    run, child = _with_a_child(tmp_path, "goes on")
-    try:
-        assert Trace.open(tmp_path).stopped is None
-        with pytest.raises(TraceError, match="another process"):
-            Writer(tmp_path)
-        os.kill(child, signal.SIGKILL)
-        assert Trace.open(tmp_path).stopped is None, "and its death neither"
-    finally:
-        run.kill()
-        run.wait(30)
-
-
 def test_a_forked_child_writes_nothing_and_closes_nothing(tmp_path):
     sink = Writer(tmp_path)
     child = os.fork()
@@ -282,19 +233,6 @@ def test_a_forked_child_writes_nothing_and_closes_nothing(tmp_path):
     sink.write("steps", [{"step": 1}])
     sink.close()
     assert Trace.open(tmp_path).steps["step"].tolist() == [1]
-
-
-def test_rows_in_memory_become_a_trace():
-    sink = MemorySink(run={"settings": {"beta": 0.5}})
-    sink.write("rollouts", rollout_rows([[1.0, 0.0]]))
-    sink.end_step()
-    sink.update_run(seed=4)
-    sink.close(clean=False)
-    assert sink.trace().rollouts["reward"].tolist() == [1.0, 0.0]
-    assert sink.trace().settings == {"beta": 0.5}
-    assert sink.trace().run["seed"] == 4
-    with pytest.raises(TraceError, match="`reward`"):
-        sink.write("rollouts", [{"rewrd": 1.0}])
 
 
 def test_a_recorder_serves_any_loop(tmp_path):
@@ -358,11 +296,6 @@ def test_a_row_after_the_end_is_an_error_and_not_lost(tmp_path):
         recorder.log_step(step=2, reward=0.2)
 
 
-def test_a_recorder_refuses_settings_that_diagnosis_does_not_know(tmp_path):
-    with pytest.raises(TraceError, match="`num_generations`"):
-        Recorder(tmp_path, settings={"num_generation": 8})
-
-
 @pytest.mark.parametrize("settings", [{"beta": "0.04"}, {"num_generations": [8]}])
 def test_a_recorder_refuses_settings_that_are_no_numbers(tmp_path, settings):
     with pytest.raises(TraceError, match="reckons with a number"):
@@ -377,25 +310,3 @@ def test_beside_a_trainer_on_the_cpu_work_waits_for_the_end_of_the_step(tmp_path
     writer.end_step()
     assert done.is_set()
     writer.close()
-
-
-def test_work_that_waits_is_done_when_the_run_ends_without_a_step(tmp_path):
-    done = threading.Event()
-    writer = Writer(tmp_path / "run", beside=False)
-    writer.do(done.set)
-    writer.close()
-    assert done.is_set()
-
-
-def test_work_that_waits_begins_early_where_there_is_no_more_room():
-    queue = backlog.Backlog(lambda _: None, patient=True)
-    for _ in range(backlog.MOST_ITEMS):
-        queue.put(backlog.Item(act=print))
-    taken = []
-    thread = threading.Thread(target=lambda: taken.append(queue.take()), daemon=True)
-    thread.start()
-    thread.join(0.2)
-    assert not taken
-    queue.put(backlog.Item(act=print))
-    thread.join(5)
-    assert taken

@@ -2,7 +2,6 @@
 
 import json
 import math
-import re
 from pathlib import Path
 
 import numpy as np
@@ -19,11 +18,9 @@ from flatline.verdict import (
     Ruling,
     decide,
     detectable,
-    effect_of,
     more_seeds,
     power,
 )
-from flatline.verdict.criterion import MOST_SEEDS
 from flatline.verdict.planning import ends_of
 
 CLEAN = NegativeControl(name="learning-rate-0", gain=Estimate(0.0, -0.01, 0.01, 64), clean=True)
@@ -159,12 +156,6 @@ def test_nothing_is_said_between_two_looks():
     assert ruled(between).ruling is Ruling.VALIDATED
 
 
-def test_one_seed_leaves_the_interval_open():
-    verdict = ruled([0.5])
-    assert (verdict.effect.low, verdict.effect.high) == (-math.inf, math.inf)
-    assert verdict.to_json()["effect"] == {"value": 0.5, "low": None, "high": None, "n": 1}
-
-
 @pytest.mark.parametrize("value", [0.3, 0.06, 0.0, -0.3])
 @pytest.mark.parametrize("n", [3, 5, 6])
 def test_equal_differences_are_one_however_many_and_decide_nothing(value, n):
@@ -183,13 +174,6 @@ def test_a_last_bit_does_not_turn_equal_differences_into_a_verdict(mean, off):
     assert nearly.effect.low == pytest.approx(equal.effect.low, rel=1e-3)
 
 
-def test_the_interval_has_no_cliff_where_differences_come_to_be_equal():
-    sizes = np.linspace(0, 0.02, 400)
-    effects = [effect_of([0.2 - size, 0.2, 0.2 + size], Rule()) for size in sizes]
-    lows = [effect.low for effect in effects]
-    assert max(np.abs(np.diff(lows))) < 0.02 * (max(lows) - min(lows))
-
-
 @pytest.mark.parametrize(("family", "fewest"), [(1, 3), (3, 3), (4, 4), (12, 4), (13, 5)])
 def test_more_tested_effects_need_more_seeds_however_clear_each_looks(family, fewest):
     rule = Rule(family=family, looks=(2, 3, 4, 5, 6))
@@ -201,12 +185,6 @@ def test_more_tested_effects_need_more_seeds_however_clear_each_looks(family, fe
         assert f"{fewest} are the fewest that can carry" in early.would_change
         assert early.to_json()["effect"]["low"] is None
     assert ruled(clear, rule=rule).ruling is Ruling.VALIDATED
-
-
-def test_two_seeds_decide_nothing_and_a_plan_that_ends_there_says_so():
-    verdict = ruled([0.30, 0.31], rule=Rule(looks=(2,)))
-    assert (verdict.ruling, verdict.settled) == (Ruling.INCONCLUSIVE, True)
-    assert verdict.would_change.endswith("in a new plan: this one ends at 2.")
 
 
 def test_a_single_seed_that_stands_apart_is_named():
@@ -243,20 +221,6 @@ def test_a_hopeless_question_is_not_answered_with_a_number_of_seeds():
     hopeless = [0.5, -0.45, 0.06]
     assert more_seeds(hopeless, Rule()) is None
     assert "More than 30 further matched seeds" in ruled(hopeless).would_change
-
-
-@pytest.mark.parametrize("middle", [0.051, 0.06, 0.2])
-def test_a_verdict_says_one_number_of_seeds_that_would_decide(middle):
-    rule = Rule(family=12)
-    few = [middle - 0.03, middle, middle + 0.03]
-    verdict, further = ruled(few, rule=rule), more_seeds(few, rule)
-    assert verdict.ruling is Ruling.INCONCLUSIVE
-    said = f"{verdict.reason} {verdict.would_change}"
-    told = {int(n) for n in re.findall(r"(\d+) (?:are the fewest|further|more matched)", said)}
-    if further is None:
-        assert told == {MOST_SEEDS}
-    else:
-        assert told <= {further, len(few) + further}
 
 
 def test_more_seeds_counts_up_to_a_planned_look():
@@ -392,18 +356,10 @@ def test_an_effect_that_matters_is_rarely_excluded():
     assert at_most(wrongly, 1500, 0.025)
 
 
-def test_a_clear_effect_is_found_as_often_as_the_power_says_and_early():
-    rule = Rule()
-    found = rulings(0.1, 0.05, rule, 2000).count(Ruling.VALIDATED) / 2000
-    assert found == pytest.approx(power(rule, effect=0.1, sd=0.05), abs=0.03)
-    assert found > 0.8
-    assert rulings(0.37, 0.03, Rule(looks=(3,)), 500).count(Ruling.VALIDATED) > 475
-
-
-@pytest.mark.parametrize("sd", [0.03, 0.003, 0.0])
+@pytest.mark.parametrize("sd", [0.03, 0.0])
 @pytest.mark.parametrize("rule", [Rule(), Rule(family=5, looks=(3, 5, 9))])
 def test_power_follows_the_same_rule_as_decide(rule, sd):
-    rows = np.random.default_rng(7).normal(0.06, sd, (500, rule.looks[-1]))
+    rows = np.random.default_rng(7).normal(0.06, sd, (200, rule.looks[-1]))
     one_by_one = [conclude(row, rule) for row in rows.tolist()]
     ends = ends_of(rows, rule)
     assert ends.validated.tolist() == [one.ruling is Ruling.VALIDATED for one in one_by_one]
@@ -418,8 +374,3 @@ def test_what_is_detectable_is_found_with_the_power_asked_for():
     assert least > detectable(Rule(looks=(3, 4, 5, 6, 7, 8)), sd=0.05)
     assert least < detectable(Rule(family=8), sd=0.05)
     assert detectable(rule, sd=1e-6) == detectable(rule, sd=0.02)  # quieter seeds count as one
-
-
-def test_a_plan_with_too_few_seeds_for_its_family_detects_nothing():
-    assert detectable(Rule(family=300), sd=0.03) == math.inf
-    assert power(Rule(family=300), effect=10.0, sd=0.03) == 0

@@ -135,19 +135,6 @@ def test_names_below_a_chart_do_not_touch_on_a_phone_and_are_all_there(site, bro
     assert all(name in said for name in ("learning rate of 0 throughout", "shuffled rewards"))
 
 
-def test_codes_of_findings_that_name_steps_next_to_each_other_do_not_touch(site, browser):
-    window = opened(browser(width=PHONE), f"{site}/run/recorded")
-    codes = [
-        {"x": x, "text": text} for x, text in ((1, "H09"), (2, "H10"), (3, "H11"), (99, "H12"))
-    ]
-    line = {"mode": "lines", "name": "x", "x": [0, 100], "y": [0, 1], "line": {}}
-    layout = {"xaxis": {}, "yaxis": {}, "shapes": [], "annotations": codes}
-    draw = "flatlinePlots.draw(document.querySelector('.plot'), arguments[0])"
-    window.execute_script(draw, {"data": [line], "layout": layout})
-    assert len(css(window, ".plot .code")) >= 4
-    assert not measured(window, "touching()") and not measured(window, "cut()")
-
-
 @SCHEMES
 def test_what_the_trainer_could_not_see_is_a_bar_that_stands_out(site, browser, dark):
     window = opened(browser(dark=dark), f"{site}/run/recorded")

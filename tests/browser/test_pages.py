@@ -67,14 +67,6 @@ def test_from_the_list_to_a_run_to_its_rollouts_to_one_of_them(site, browser):
     assert not complaints(window)
 
 
-def test_an_example_of_a_finding_leads_to_its_rollout(site, browser):
-    window = browser()
-    window.get(f"{site}/run/broken")
-    css(window, "#H09 a.place")[0].click()
-    wait(lambda: css(window, ".tokens .t"))
-    assert "/rollout/broken?step=" in window.current_url
-
-
 def test_a_filter_narrows_the_list_and_stays_in_the_address(site, browser):
     window = browser()
     window.get(f"{site}/rollouts/healthy")
@@ -254,15 +246,6 @@ def test_a_chart_answers_the_pointer_and_shows_a_part_and_all_of_it_again(runs, 
     before = points()
     css(window, "#reward .names button")[1].click()
     wait(lambda: points() < before)
-
-
-def test_dark_and_light_are_different_pages(site, browser):
-    pages = []
-    for dark in (False, True):
-        window = browser(dark=dark)
-        window.get(site)
-        pages.append(_colour(css(window, "body")[0]))
-    assert pages[0] != pages[1]
 
 
 HOSTILE = (
