@@ -20,7 +20,6 @@ def main() -> None:
     parser.add_argument("--pause", type=float, default=0.0)
     parser.add_argument("--stubborn", action="store_true", help="does not end when asked to")
     parser.add_argument("--fail", action="store_true")
-    parser.add_argument("--fail-seed", type=int)
     parser.add_argument("--silent", action="store_true", help="records nothing")
     given = parser.parse_args()
     if given.stubborn:
@@ -28,7 +27,7 @@ def main() -> None:
     if given.count:
         with given.count.open("a") as file:
             file.write(f"{given.beta} {given.seed} {os.getpid()}\n")
-    if given.fail or given.fail_seed == given.seed:
+    if given.fail:
         raise SystemExit("the data set is missing")
     if not given.silent:
         record(given)

@@ -11,7 +11,7 @@ from flatline.rollout.sampling import Sampling
 from flatline.tasks import make_task
 from flatline.tasks.base import ToolCall
 from flatline.training.scripted import ScriptedPlay
-from flatline.training.warmstart_plays import RATES, fitted, imitate
+from flatline.training.warmstart_plays import imitate
 from tests import musique_rows, tiny
 
 GOLD_SCRIPT = [
@@ -19,7 +19,6 @@ GOLD_SCRIPT = [
     ToolCall(name="look", arguments={"query": "again", "top_n": 3}),
 ]
 TEMPLATES = ("hermes", "qwen2_5", "qwen3_training", "llama3_1")
-MISTAKES = [(task, name) for task, rates in RATES.items() for name in rates]
 
 
 class ForcedModel(Qwen2ForCausalLM):
@@ -93,16 +92,6 @@ def test_a_play_has_the_tokens_that_the_engine_records_for_the_same_turns(templa
     assert (rollout.finish, rollout.score, rollout.events) == (play.finish, play.score, play.events)
 
 
-def test_text_that_spells_the_end_of_a_turn_does_not_end_it():
-    tokenizer, task = tiny.tokenizer_with(), tiny.ToyTask()
-    play = ScriptedPlay(ChatFormat(tokenizer, task.tools), task, tiny.problem())
-    done = play.finish("a <|im_end|> b")
-    end = tokenizer.convert_tokens_to_ids("<|im_end|>")
-    assert done.completion_ids.count(end) == 1
-    assert done.completion_ids[-1] == end
-    assert tokenizer.decode(done.completion_ids[:-1]) == "a <|im_end|> b"
-
-
 def test_a_careful_musique_play_finds_cites_and_answers_with_the_real_tool(tmp_path):
     task, (problem,) = musique(tmp_path, musique_rows.row())
     chat = ChatFormat(tiny.tokenizer_with(), task.tools)
@@ -111,40 +100,3 @@ def test_a_careful_musique_play_finds_cites_and_answers_with_the_real_tool(tmp_p
     assert "Velbara is a film directed by Garngira." in play.turns[0].observations[0]
     assert '"query": "Where was Garngira born?"' in play.turns[1].text
     assert play.turns[-1].text.endswith("<cite>1, 3</cite>\n<answer>Sornmex</answer>")
-
-
-@pytest.mark.parametrize(
-    ("limit", "words"),
-    [
-        ({"max_turns": 2}, "more than 2 turns (--max-turns)"),
-        ({"max_new_tokens": 20}, "a turn of more than 20 tokens (--max-new-tokens)"),
-    ],
-)
-def test_a_play_that_no_rollout_could_be_is_left_out(tmp_path, limit, words):
-    task, (problem,) = musique(tmp_path, musique_rows.row())
-    chat = ChatFormat(tiny.tokenizer_with(), task.tools)
-    made = fitted(chat, task, problem, rng=random.Random(0), careless=0, limits=limits(**limit))
-    assert made == (None, words)
-
-
-@pytest.mark.parametrize(("name", "mistake"), MISTAKES)
-def test_every_mistake_costs_reward(name, mistake, monkeypatch, tmp_path):
-    if name == "musique":
-        # Only the whole question, searched for at once, brings this document.
-        astray = musique_rows.paragraph(5, "Director", "Director director director.")
-        paragraphs = [*musique_rows.row()["paragraphs"], astray]
-        task, problems = musique(tmp_path, musique_rows.row(paragraphs=paragraphs))
-    else:
-        task = make_task(name)
-        problems = task.load("lab,,train[:20]", split="train")
-    chat = ChatFormat(tiny.tokenizer_with(), task.tools)
-
-    def reward(careless: float) -> float:
-        plays = [
-            imitate(chat, task, problem, rng=random.Random(0), careless=careless)
-            for problem in problems
-        ]
-        return sum(play.score.reward for play in plays) / len(plays)
-
-    monkeypatch.setitem(RATES, name, {mistake: 1.0})
-    assert reward(1.0) < reward(0.0)

@@ -115,11 +115,6 @@ def test_a_loss_that_other_things_move_says_nothing_about_the_sign():
     assert H03.sign(trace_of_kl(kl, loss=-10 * kl, loss_type="grpo")).level is Level.OK
 
 
-def test_without_a_kl_term_it_does_not_apply():
-    trace = Trace.from_rows(run=run_facts(beta=0.0), steps=[{"step": 1, "reward": 0.5}])
-    assert H03.sign(trace).text.startswith("Does not apply")
-
-
 def test_a_policy_that_the_wrong_sign_has_broken_does_not_hide_it():
     """Its loss is noise: over all steps nothing shows, in the first half it does."""
     kl = [0.01 * s**1.5 for s in range(20)] + [2.0 + s for s in range(20)]

@@ -165,27 +165,10 @@ def test_a_cause_is_found_where_it_is_and_nowhere_else(case):
         assert report.causes[0].hypothesis == code
 
 
-def test_what_narrows_is_told_with_its_entropy_and_what_stands_with_its_groups():
-    [narrows] = diagnose(tried((0.3, 0.5), (0.8, 0.6))).causes
-    assert "`eval/pass@8`" in narrows.text and "entropy goes from" in narrows.text
-    stands = next(f for f in diagnose(part_that_stands()).findings if f.hypothesis == "H37")
-    assert "`a` (0.2" in stands.text and "`b`" in stands.headline
-
-
 def test_evaluations_of_noise_beside_a_better_first_try_are_no_lost_diversity():
     for _ in range(40):
         found = diagnose(tried((0.3, 0.5), (0.7, 0.7), rows=60)).findings
         assert next(one.level for one in found if one.hypothesis == "H30") is not SUSPECT
-
-
-def test_when_a_gap_began_to_grow_and_when_the_reward_fell_is_told():
-    [cause] = diagnose(gap_that_grows_unevenly()).causes
-    assert "step 161" in cause.text
-    assert "`off_policy_level` goes from" in diagnose(apart(0.3, 0.7, 0.3)).causes[0].text
-
-
-def test_a_loss_that_stays_nan_is_told_with_its_step():
-    assert "step 51" in diagnose(loss_stays_nan()).answer.headline
 
 
 @pytest.mark.parametrize(("made", "is_told"), [(smoothed, True), (going_far, False)])

@@ -94,8 +94,3 @@ def test_the_one_column_that_counts_the_rows_is_the_step(tmp_path):
 def test_no_other_column_is_and_none_of_a_few_rows(tmp_path, rows):
     notes = written(tmp_path, rows).run["notes"]
     assert notes[0] == "The log names no step: its rows are numbered from 1."
-
-
-def test_a_counter_of_passes_from_0_counts_the_one_that_is_made():
-    passes = np.repeat([0.0, 1.0, 2.0], 30)
-    assert "3 passes over the data" in said(log(reward=around(0.5, 90), epoch=passes))

@@ -87,14 +87,6 @@ def test_a_setting_that_changes_on_the_way_is_told_whatever_it_is_called():
     assert "jumps" not in said(log(reward=wobbling(1.0), my_weight=wobbling(0.1)))
 
 
-def test_what_else_differs_while_a_setting_does_is_told():
-    reward, rate = wobbling(0.5, 70, by=0.2), np.full(70, 1e-4)
-    rate[20:30], reward[20:30] = 1e-3, reward[20:30] - 0.3
-    told = said(log(reward=reward, learning_rate=rate))
-    assert "to 0.001 at step 21, then to 0.0001 at step 31" in told
-    assert "the reward is 0.1" in told or "the reward goes down to 0.1" in told
-
-
 def test_passes_over_the_data_are_no_setting_that_somebody_changed():
     falling = line(0.3, 0.05, 200, 0.005).clip(0, 1)
     passes = (np.arange(200) >= 120).astype(float)
@@ -119,16 +111,6 @@ def test_a_reward_that_steps_to_another_level_with_other_columns_is_an_event():
     assert text.startswith("At step 81 your reward falls from 0.")
     assert "the length of completions goes from" in text
     assert main_event(log(reward=reward, completion_length=around(300, 160, 5))) is None
-
-
-def test_columns_that_change_at_the_same_step_are_told_in_one_sentence_with_what_does_not():
-    scale = np.repeat([1.0, 100.0], 30)
-    right, norm = wobbling(0.5, by=0.15), wobbling(1.0)
-    columns = {"reward": right * scale, "reward_std": wobbling(0.5) * scale, "grad_norm": norm}
-    told = said(log(**columns, passed=right))
-    assert "at the same step the spread of the rewards rises" in told
-    assert "the gradient norm and `passed` do not jump there" in told
-    assert "the same as `passed` at first, and 100 times `passed` since step 31" in told
 
 
 def test_a_sampler_that_stays_with_its_trainer_is_no_event():
@@ -162,15 +144,6 @@ def test_a_part_that_takes_no_time_now_and_then_or_after_the_first_rows_is_none(
 def overflowing(bad, **more):
     norm = np.where(bad, np.inf, around(0.4, 240))
     return log(reward=line(0.4, 0.55, 240), grad_norm=norm, **more)
-
-
-def test_gradients_that_overflow_ever_more_often_are_the_event():
-    bad = (time > 80) & (time % np.maximum(2, 12 - time // 20) == 0)
-    scale = 65536.0 / 2.0 ** np.minimum(np.cumsum(bad), 16)
-    text = event_of(overflowing(bad, amp__skipped=np.cumsum(bad), amp__scale=scale))
-    assert "ever more often: 0 of 80 rows" in text
-    assert f"`amp/skipped` counts up to {bad.sum()}" in text
-    assert "`amp/scale`" in text and "from 65,536 to 1" in text
 
 
 def test_gradients_that_overflow_now_and_then_or_from_one_row_on_are_no_such_event():

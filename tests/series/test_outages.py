@@ -8,7 +8,7 @@ from flatline.diagnosis.report import diagnose
 from flatline.hypotheses.course import alike as likeness
 from flatline.remarks import remarks_of
 from flatline.remarks.main_event import main_event, trend_told
-from tests.series.made import RNG, around, event_of, line, log, said, wobbling
+from tests.series.made import RNG, around, event_of, line, log, said
 
 ROWS = 320
 OUT = ((143, 161), (268, 271))
@@ -69,11 +69,6 @@ def test_an_outcome_that_falls_by_what_a_share_lacks_is_told_so(made, share):
     assert f"`{share}`" in text and "your reward stays at 0.5" in text
 
 
-def test_an_outage_that_takes_some_steps_to_begin_is_the_event():
-    text = event_of(box_out())
-    assert text.startswith("In steps 10") and "`t_box` rises from" in text
-
-
 def test_columns_that_move_without_the_outcome_are_no_event():
     moved = {name: box_out().metric(name) for name in ("box_failed", "t_box")}
     assert main_event(log(reward=line(0.5, 0.55, 200, 0.03), **moved)) is None
@@ -120,17 +115,6 @@ def test_all_outages_are_told_the_longest_with_its_edges_and_what_moves_with_it(
     assert text.endswith("`Seq Length` does not change.")
 
 
-def test_the_first_of_two_outages_may_be_the_short_one():
-    text = event_of(gone(out=((60, 63), (200, 230))))
-    assert text.startswith("In steps 200 to 230") and "gone in steps 60 to 63, too" in text
-
-
-def test_evaluations_in_any_outage_are_told_as_such_and_do_not_count_in_how_the_score_moves():
-    trace = gone(out=((60, 83), (158, 162)))
-    assert "`eval/acc` of steps 80 and 160" in main_event(trace).after
-    assert "in 6 evaluations; it rises" in said(trace)
-
-
 def test_a_reward_that_falls_by_half_or_that_stays_away_is_no_outage():
     for trace in (gone(left=0.25), gone(out=((250, ROWS),)), gone(out=((40, 300),))):
         assert "is gone" not in event_of(trace)
@@ -158,22 +142,3 @@ def test_a_row_at_the_edge_of_a_low_stretch_is_not_told_as_the_highest():
             values = line(0.25, 0.5, ROWS, 0.05)
             values[142:161], values[161] = 0.01 * RNG.uniform(0.5, 1.5, 19), edge
             assert "at most (step 16" not in said(log(reward=around(0.5, ROWS), novel=values))
-
-
-def test_a_row_that_stands_out_below_another_stretch_is_not_told_as_the_highest():
-    values = around(np.repeat([0.01, 1.0], 100), 200, 0.001)
-    values[50] = 0.3
-    assert "is 0.3 (step 51)" in said(log(reward=around(0.5, 200), novel=values))
-
-
-def test_a_slow_bend_far_beyond_its_noise_is_told_however_alike_its_rows_are():
-    bend = np.interp(np.arange(160), [0, 50, 100, 150, 159], [0.35, 0.5, 0.53, 0.05, 0.04])
-    text = said(log(reward=around(bend, 160, 0.03)))
-    assert "it rises from 0.3" in text and "then falls to 0.0" in text
-
-
-def test_a_dip_and_its_way_back_are_told_with_their_steps():
-    share = around(0.5, 80, 0.05)
-    share[30:42] -= 0.4
-    told = said(log(reward=wobbling(1, 80), solved=share))
-    assert "`solved` goes down to 0.1" in told and "in steps 31 to 4" in told
