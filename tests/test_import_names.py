@@ -1,7 +1,5 @@
 """What columns are called in other people's logs: which names fill ours, and which none."""
 
-from pathlib import Path
-
 import pytest
 
 from flatline.trace.importers.aliases import CAVEATS, COLUMNS, KEPT, STEP
@@ -95,12 +93,6 @@ def test_names_are_written_as_they_are_compared():
     for name in [*KEPT, *CAVEATS, *PROMISED, *STEP]:
         assert plain(name) == name
     assert plain("eval.gsm_plus_acc") == "eval/gsm_plus_acc"
-
-
-def test_the_manual_shows_the_table_as_it_is():
-    rows = [f"| `{c}` | {', '.join(f'`{n}`' for n in names)} |" for c, names in COLUMNS.items()]
-    manual = (Path(__file__).parents[1] / "docs" / "importing.md").read_text()
-    assert "\n".join(["| column | names, best first |", "|---|---|", *rows]) in manual
 
 
 @pytest.mark.parametrize(

@@ -318,10 +318,6 @@ def test_a_method_that_stands_over_one_of_trl_is_taken_away():
     assert "class OldOfTheLastBatch" not in change.replace("  class", "class").split("@@")[1]
 
 
-def test_the_table_of_proofs_is_made_from_what_was_kept():
-    assert prove.PAGE.read_text(encoding="utf-8") == prove.page(), "type `prove.py report`"
-
-
 def test_every_kept_case_names_its_cause_and_no_other():
     for found in json.loads(prove.KEPT.read_text(encoding="utf-8")):
         cause, *others = [one["verdict"] for one in found["verdicts"]]

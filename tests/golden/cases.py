@@ -5,6 +5,7 @@ import json
 import tarfile
 import tempfile
 from collections.abc import Callable
+from contextlib import chdir
 from pathlib import Path
 
 import flatline
@@ -46,12 +47,18 @@ def _files(folder: Path) -> dict[str, Case]:
 def _fixtures() -> dict[str, Case]:
     paths = {name: FIXTURES / name for name in FOLDERS}
     paths |= {path.name: path for path in FIXTURES.glob("*.*") if path.suffix != ".json"}
-    paths |= {path.name: path for path in (ROOT / "examples").iterdir() if path.suffix != ".md"}
+    paths |= {name: ROOT / "examples" / name for name in ("recorded", "trainer_state.json")}
     return {name: _diagnosed(path, name) for name, path in sorted(paths.items())}
 
 
 def _diagnosed(path: Path, name: str) -> Case:
-    return lambda: entry_of(lambda: flatline.diagnose(path, name=name))
+    return functools.partial(_of_file, path.relative_to(ROOT), name)
+
+
+def _of_file(path: Path, name: str) -> Entry:
+    """What is said of a file names it: so by the same name in every checkout."""
+    with chdir(ROOT):
+        return entry_of(lambda: flatline.diagnose(path, name=name))
 
 
 def _published() -> dict[str, Case]:

@@ -23,7 +23,7 @@ def test_no_case_is_lost_from_the_corpus(group):
     assert there == {name for of, name in names_kept() if of == group}
 
 
-@pytest.mark.parametrize(("group", "name"), sorted(CASES), ids="/".join)
+@pytest.mark.parametrize(("group", "name"), sorted(CASES), ids=map("/".join, sorted(CASES)))
 def test_the_answer_is_the_kept_one(group, name):
     found, before = CASES[group, name](), kept(group, name)
     assert before is not None, "python -m tests.golden --write keeps the answer to a new case"
