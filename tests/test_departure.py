@@ -1,7 +1,6 @@
 """One real step of a user's trainer beside the specified one: silent where it is healthy, the first
 stage that departs where it is not, and nothing left changed."""
 
-import functools
 import gc
 import inspect
 import math
@@ -334,19 +333,15 @@ def as_sampled(rows):
     return rows
 
 
-@functools.cache
-def ground_of(module):
-    gc.unfreeze()  # conftest froze what it imported, and functions are looked for
-    ground = Ground(module)
-    gc.freeze()  # else every training of the tests to come looks through all of it
-    return ground
-
-
 @pytest.fixture
 def library(request):
-    """A module in which one change can be planted."""
-    yield ground_of(request.param)
-    ground_of(request.param).clear()
+    """A module in which one change can be planted: its tree takes one at most."""
+    gc.unfreeze()  # conftest froze what it imported, and functions are looked for
+    ground = Ground(request.param)
+    gc.collect()
+    gc.freeze()  # else every training of the tests to come looks through all of it
+    yield ground
+    ground.clear()
 
 
 def two_steps():

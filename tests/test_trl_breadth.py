@@ -235,9 +235,9 @@ def test_chats_that_a_vllm_server_samples_behind_are_held_against_the_template_a
     tmp_path, monkeypatch, heard
 ):
     chats = [{"prompt": [{"role": "user", "content": f"Question {i}?"}]} for i in range(8)]
-    asked = {"rows": Dataset.from_list(chats), "chat_template_kwargs": {"thinking": False}}
+    more = {"rows": Dataset.from_list(chats), "chat_template_kwargs": {"thinking": False}}
     with VllmServer(model_and_tokenizer()[0]) as server:
-        trainer = served(tmp_path, monkeypatch, server, **asked)
+        trainer = served(tmp_path, monkeypatch, server, **more)
         trainer.reward_funcs[:] = [by_words]
         trainer.processing_class.chat_template = TOLD
         if not heard:

@@ -67,10 +67,6 @@ def lengths(values, rows=110):
     return log(reward=around(0.5, rows), completion_length=values)
 
 
-def multiples_of_a_64th():
-    return lengths(np.round(RNG.uniform(1500, 7000, size=110) * 64) / 64)
-
-
 def any_lengths():
     return lengths(np.exp(RNG.uniform(np.log(1500), np.log(7000), size=110)))
 
@@ -107,19 +103,9 @@ def steps_of_16ths(source):
     return Trace.from_rows(run={"source": source, "settings": {}}, steps=rows)
 
 
-def reward_is_length():
-    length = wobbling(40)
-    return log(reward=-0.1 * length, rewards__correct=-0.1 * length, completion_length=length)
-
-
 def few_means():
     part = np.linspace(0.4, 0.6, 12) + 0.001 * np.arange(12) ** 2 % 0.01
     return parts(part, part * 0 + 0.1)
-
-
-def at_its_ceiling():
-    full = np.where(np.arange(60) % 4, 1.0, 0.98)
-    return log(reward=full + 0.1, rewards__a=full)
 
 
 def longest_of_many():
@@ -154,23 +140,16 @@ TOLD = {
     "a share that goes to nothing while the reward rises": (
         lambda: share(np.where(np.arange(60) < 40, wobbling(0.4, by=0.4), 0)),
         ["while the reward rises"]),
-    "lengths that are means of 64": (multiples_of_a_64th, ["mean of 64 completions"]),
     "columns that repeat the reward": (repeated, ["`one` and `two`, and 0.1 times `ten` in all"]),
     "a share that surely moves": (moving_share, ["`batch/solve_all` rises from 0."]),
-    "groups that a row rests on": (lambda: tried_groups(4), ["a row rests on 4 groups"]),
-    "a value head that explains nothing": (
-        lambda: log(reward=wobbling(1.0), val__explained_variance=-wobbling(2.0)),
-        ["is below 0 in 60 of 60 rows"]),
     "a reward that stops to be paid, and what goes on": (
         lambda: stops(wobbling(40, 50)),
         ["The reward is 0 in all 20 rows since step 31", "the gradient norm is 0 in all 20 rows",
          "the length of completions does not jump there"]),
     "a policy that falls silent": (silent, ["the length of completions is 1 tokens in all 20"]),
     "completions of a step": (lambda: steps_of_16ths("import:trl"), ["(8 a step)"]),
-    "a reward that is the length": (reward_is_length, ["follows the length", "r = -1.00"]),
     "a part that stands while the total does not move": (
         lambda: parts(wobbling(0.5), wobbling(0.5, by=0.6)), ["`a` (0.", "does not change"]),
-    "a part at its ceiling": (at_its_ceiling, ["`a` is at its ceiling"]),
 }  # fmt: skip
 UNTOLD = {
     "parts that do not add up": (
