@@ -12,7 +12,6 @@ from flatline.diagnosis.renderers.ci.fail_on import FailOn
 from flatline.diagnosis.renderers.ci.github import annotations
 from flatline.diagnosis.renderers.ci.junit import to_junit
 from flatline.diagnosis.renderers.ci.sarif import to_sarif
-from flatline.diagnosis.renderers.trackers.message import message_of
 from flatline.diagnosis.report import Report
 from flatline.hypotheses.base import Finding, Level
 from flatline.live.where.place import Where
@@ -69,10 +68,6 @@ def test_source_is_shown_and_never_obeyed(report, rendered):
     text = rendered(report)
     assert "\x1b" not in text
     assert rendered is console or "<script>" not in text
-
-
-def test_a_tracker_is_told_the_lines(report):
-    assert "trl/trainer/utils.py" in message_of(report).markdown.replace("\\", "")
 
 
 def test_code_scanning_annotates_the_likeliest_line_and_lists_the_others(report):

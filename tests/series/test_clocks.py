@@ -45,10 +45,6 @@ def test_a_clock_that_begins_anew_where_a_run_was_resumed_is_one_all_the_same(tm
     assert f"{each.sum():,.0f} seconds" in said(trace)
 
 
-def test_a_step_that_takes_longer_and_longer_is_no_clock(tmp_path):
-    assert "A step takes" in said(timed(tmp_path, "step_time", line(40, 400, 60, 10)))
-
-
 def test_the_time_of_day_is_no_remark():
     clock = 1.76e9 + 60 * np.arange(80)
     for unit in (1, 1000):
