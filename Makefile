@@ -5,6 +5,11 @@ READY := .venv/.ready
 # Tests start hundreds of processes: each would compile 700 modules where this is set to anything.
 export PYTHONDONTWRITEBYTECODE :=
 
+# Trainings of the laboratory that take a minute or more together: `make quality` runs them.
+SLOW := $(addprefix tests/test_,contributing.py experiment_runs.py faults.py faults_catalogue.py faults_of_scale.py \
+	faults_of_reward_and_play.py framework_experiments.py lab.py mutants.py passes.py reliability_training.py train_cli.py training.py \
+	warmstart.py warmstart_plays.py)
+
 .PHONY: demo test lint installed golden chromium quality museum verl family audit bench investigation lab docs schemas clean
 
 demo: $(READY)
@@ -14,7 +19,7 @@ demo: $(READY)
 # so what they share is made once.
 test: $(READY)
 	$(MAKE) --no-print-directory --jobs 2 --output-sync lint installed
-	$(BIN)/pytest -n 2 --dist worksteal
+	$(BIN)/pytest -n 2 --dist worksteal $(addprefix --ignore=,$(SLOW))
 
 installed: $(READY)
 	$(BIN)/pytest tests/quality/test_package_install.py
@@ -34,6 +39,7 @@ chromium:
 	apt-get install --yes --quiet --quiet --no-install-recommends chromium chromium-driver fonts-noto-color-emoji
 
 quality: $(READY) audit
+	$(BIN)/pytest $(SLOW)
 	$(BIN)/pytest tests/quality --timeout=3600
 
 # Real releases with real defects, each beside the one that mended it. Fetches their wheels.
