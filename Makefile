@@ -5,10 +5,9 @@ READY := .venv/.ready
 # Tests start hundreds of processes: each would compile 700 modules where this is set to anything.
 export PYTHONDONTWRITEBYTECODE :=
 
-# Trainings of the laboratory that take a minute or more together: `make quality` runs them.
-SLOW := $(addprefix tests/test_,contributing.py experiment_runs.py faults.py faults_catalogue.py faults_of_scale.py \
-	faults_of_reward_and_play.py framework_experiments.py lab.py mutants.py passes.py reliability_training.py train_cli.py training.py \
-	warmstart.py warmstart_plays.py)
+# Files about the laboratory and its tooling alone, a minute and more together: `make quality` runs them.
+SLOW := $(addprefix tests/test_,faults.py faults_catalogue.py faults_of_scale.py faults_of_reward_and_play.py \
+	lab.py mutants.py train_cli.py training.py warmstart.py warmstart_plays.py)
 
 .PHONY: demo test lint installed golden chromium quality museum verl family audit bench investigation lab docs schemas clean
 
